@@ -1,0 +1,42 @@
+# Everything a contributor needs; `make` or `make help` explains.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint types unit format demo bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Make .venv with everything installed (the other commands do this themselves)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: lint types unit ## Check style and types and run all tests
+
+lint: $(READY) ## Check style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## Check types
+	$(BIN)/mypy
+
+unit: $(READY) ## Run the tests alone
+	$(BIN)/pytest -n auto
+
+format: $(READY) ## Put the code into our style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: $(READY) ## Fit free points on a sphere with each objective and print what comes of them
+	$(BIN)/python examples/sphere.py
+
+bench: $(READY) ## Measure speed and memory, as ratios
+	$(BIN)/python benchmarks/losses.py
+
+clean: ## Remove what the commands above made
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

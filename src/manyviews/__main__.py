@@ -1,0 +1,5 @@
+"""`python -m manyviews` is `manyviews`."""
+
+from manyviews.cli import main
+
+main()

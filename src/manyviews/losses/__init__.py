@@ -1,0 +1,57 @@
+"""Embeddings -> positives P and energies A -> an objective -> a scalar."""
+
+from manyviews.losses.affinity import logaddexp, logsumexp, mean, total
+from manyviews.losses.audit import Audit, audit
+from manyviews.losses.catalogue import OBJECTIVES, get_objective
+from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Logarithmic, Riesz
+from manyviews.losses.objective import Objective
+from manyviews.losses.objectives import (
+    DCL,
+    DHEL,
+    MVCL1,
+    MVCL2,
+    MVDHEL,
+    PVC,
+    Anchored,
+    Average,
+    InfoNCE,
+    KernelContrastive,
+    MultiView,
+    MVInfoNCE,
+    NTXent,
+    Pairs,
+    SigLIP,
+    SupCon,
+)
+
+__all__ = [
+    "DCL",
+    "DHEL",
+    "MVCL1",
+    "MVCL2",
+    "MVDHEL",
+    "OBJECTIVES",
+    "PVC",
+    "Anchored",
+    "Audit",
+    "Average",
+    "Gaussian",
+    "InfoNCE",
+    "InverseMultiquadric",
+    "KernelContrastive",
+    "Logarithmic",
+    "MVInfoNCE",
+    "MultiView",
+    "NTXent",
+    "Objective",
+    "Pairs",
+    "Riesz",
+    "SigLIP",
+    "SupCon",
+    "audit",
+    "get_objective",
+    "logaddexp",
+    "logsumexp",
+    "mean",
+    "total",
+]

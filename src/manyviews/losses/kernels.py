@@ -1,0 +1,87 @@
+"""Kernels K(u, v) = kappa(|u - v|^2) on the unit sphere, as functions of the cosine u.v.
+
+A positive kernel has a logarithm and serves every objective, raised to the power 1/temperature. The
+logarithmic and the Riesz kernel may be negative: a logarithm of their sum means nothing, so they serve
+the kernel contrastive form alone (`objectives.KernelContrastive`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def squared_distance(cosine: Tensor) -> Tensor:
+    """|u - v|^2 of unit vectors, never negative."""
+    return (2 - 2 * cosine).clamp_min(0.0)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """kappa(x) = exp((2 - x) / 2), so that log K(u, v) = u.v: the kernel of the InfoNCE family."""
+
+    def log(self, cosine: Tensor) -> Tensor:
+        return cosine
+
+    def value(self, cosine: Tensor, temperature: Tensor) -> Tensor:
+        """exp(-x / (2 temperature)): the paper's e^(-t x) with t = 1 / (2 temperature)."""
+        return torch.exp((cosine - 1) / temperature)
+
+
+@dataclass(frozen=True)
+class InverseMultiquadric:
+    """kappa(x) = c / sqrt(c^2 + x)."""
+
+    c: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(self.c > 0, f"c must be > 0, got {self.c}")
+
+    def log(self, cosine: Tensor) -> Tensor:
+        return -0.5 * torch.log1p(squared_distance(cosine) / self.c**2)
+
+    def value(self, cosine: Tensor, temperature: Tensor) -> Tensor:
+        return torch.exp(self.log(cosine) / temperature)
+
+
+@dataclass(frozen=True)
+class Logarithmic:
+    """kappa(x) = -log(s x + beta) / 2."""
+
+    s: float = 2.0
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        _require(
+            self.s > 0 and self.beta > 0,
+            f"s and beta must be > 0, got s={self.s}, beta={self.beta}",
+        )
+
+    def value(self, cosine: Tensor) -> Tensor:
+        return -0.5 * torch.log(self.s * squared_distance(cosine) + self.beta)
+
+
+@dataclass(frozen=True)
+class Riesz:
+    """kappa(x) = -x^(-s/2), -2 < s < 0; for s > 0 it is unbounded where two views meet."""
+
+    s: float = -1.0
+
+    def __post_init__(self) -> None:
+        _require(-2 < self.s < 0, f"s must lie between -2 and 0, got {self.s}")
+
+    def value(self, cosine: Tensor) -> Tensor:
+        # The slope is infinite where two views meet; below rounding they count as met, slope 0.
+        least = torch.finfo(cosine.dtype).eps
+        return -squared_distance(cosine).clamp_min(least).pow(-self.s / 2)
+
+
+PositiveKernel = Gaussian | InverseMultiquadric
+Kernel = PositiveKernel | Logarithmic | Riesz
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(f"kernel parameter {message}")

@@ -1,0 +1,220 @@
+"""What all objectives share: from embeddings to P and A, and from losses of instances to a scalar."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from manyviews.losses import affinity, gather, inputs
+from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Kernel
+from manyviews.losses.tiled import Pointwise, tiled_energies
+
+Reduction = Literal["mean", "none"]
+Implementation = Literal["auto", "dense", "tiled"]
+
+
+class Objective(nn.Module):
+    """A function of positives P and energies A, both (M, N, N).
+
+    A subclass writes `formula`, and says in `blocks` which energies it reads if not all; speed, small
+    memory, absent views, mixed precision, many ranks and a learnable temperature come from here.
+
+    Args:
+        temperature: a number > 0, or a scalar tensor (a parameter of yours) to use as it is.
+        learnable: make the temperature a parameter, held as its logarithm.
+        kernel: `Gaussian()` or another positive kernel, raised to the power 1/temperature.
+        reduction: "mean" over the instances with two present views, or "none": (M,) losses, 0 for
+            the other instances.
+        gather: on several ranks, contrast with the instances of all of them. Average the gradients
+            over ranks, as DistributedDataParallel does.
+        implementation: "tiled" never builds the MN x MN matrix, "dense" does (and can be
+            differentiated twice), "auto" is "tiled".
+
+    Example:
+        >>> class Mine(Objective):
+        ...     def formula(self, P, A):
+        ...         return logsumexp(A.flatten(1), 1) - logsumexp(P.flatten(1), 1)
+        >>> Mine(temperature=0.2)(torch.randn(8, 3, 16)).shape
+        torch.Size([])
+    """
+
+    equation: str = ""
+    """The loss of one instance in one line; LSE is log-sum-exp, (+) logaddexp, off all l != m."""
+    logarithmic: bool = True
+    """A is the log of the sum over negatives of exp(affinity), else the sum of `pointwise`."""
+    most_views: float = math.inf
+    """How many views an instance may have."""
+
+    def __init__(
+        self,
+        temperature: float | Tensor = 0.5,
+        *,
+        learnable: bool = False,
+        kernel: Kernel | None = None,
+        reduction: Reduction = "mean",
+        gather: bool = True,
+        implementation: Implementation = "auto",
+    ) -> None:
+        super().__init__()
+        inputs.check_choice("reduction", reduction, Reduction)
+        inputs.check_choice("implementation", implementation, Implementation)
+        self._set_temperature(temperature, learnable)
+        self.kernel = self.accept_kernel(Gaussian() if kernel is None else kernel)
+        self.reduction = reduction
+        self.gather = gather
+        self.implementation = implementation
+
+    def formula(self, P: Tensor, A: Tensor) -> Tensor:
+        """Losses (M,) of the instances from positives and energies (M, N, N)."""
+        shapes = f"P {tuple(P.shape)} and A {tuple(A.shape)}"
+        raise TypeError(f"{type(self).__name__} must define formula(P, A): it was called with {shapes}")
+
+    def blocks(self, views: int) -> Tensor:
+        """Which energies A[:, l, m] the formula reads, as bools (N, N)."""
+        return torch.ones(views, views, dtype=torch.bool)
+
+    def pairs(self, views: int) -> Tensor:
+        """Which pairs of views are positives, as bools (N, N); P is -inf elsewhere."""
+        return ~torch.eye(views, dtype=torch.bool)
+
+    def contrasts(self, z: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The views that P and A are about, from the views given."""
+        return z, present
+
+    def accept_kernel(self, kernel: Kernel) -> Kernel:
+        if not isinstance(kernel, (Gaussian, InverseMultiquadric)):
+            raise ValueError(
+                f"{kernel} may be negative, so the log of its sum is undefined: "
+                "use KernelContrastive(kernel=...) with it"
+            )
+        return kernel
+
+    def forward(self, z: Tensor, present: Tensor | None = None) -> Tensor:
+        """Loss of embeddings z (M, N, d), of any length; `present` (M, N) says which views are there.
+
+        An instance with one present view counts as a negative only. The loss is computed in float32
+        (float64 for float64 embeddings), under autocast too.
+
+        Raises:
+            ValueError, TypeError: fewer than two views or instances, NaN, inf or zero embeddings, a
+                temperature that is not positive, a mask of another shape or device.
+        """
+        with full_precision(z):
+            batch = self.prepare(z, present)
+            P, A = self.affinities(batch)
+            return self.reduce(self.formula(P, A), (-torch.inf < P).flatten(1).any(1), batch)
+
+    def prepare(
+        self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None
+    ) -> inputs.Batch:
+        inputs.check_temperature(float(self.temperature))
+        return inputs.prepare(z, present, labels, gather.ranks(self.gather))
+
+    def affinities(self, batch: inputs.Batch) -> tuple[Tensor, Tensor]:
+        """P and A of a batch."""
+        views = batch.z.shape[1]
+        if views > self.most_views:
+            raise ValueError(
+                f"{type(self).__name__} is a loss of {self.most_views} views, got {views}: for more "
+                "take it as pwe (Pairs) or avg (Average), or a multi-view objective"
+            )
+        z, present = self.contrasts(self.scaled(batch.z), batch.present)
+        there = self.pairs(views).to(z.device)
+        if present is not None:
+            there = there & present[:, :, None] & present[:, None, :]
+        P = self.affinity(affinity.similarities(z)).masked_fill(~there, -torch.inf)
+        return P, self.energies(z, present, self.blocks(views), batch.group)
+
+    def scaled(self, z: Tensor) -> Tensor:
+        """Unit embeddings times temperature^(-1/2), so that inner products are log K."""
+        if not isinstance(self.kernel, Gaussian):
+            return z
+        temperature = self.temperature
+        if isinstance(temperature, Tensor):
+            return z * temperature.to(z).rsqrt()
+        return z * temperature**-0.5
+
+    def affinity(self, similarity: Tensor) -> Tensor:
+        """Log K from the inner products of scaled embeddings."""
+        pointwise, parameters = self.pointwise()
+        return similarity if pointwise is None else pointwise(similarity, *parameters)
+
+    def pointwise(self) -> tuple[Pointwise | None, tuple[Tensor, ...]]:
+        """Log K as a function of the inner product and of tensors that may be learned."""
+        kernel = self.kernel
+        if isinstance(kernel, InverseMultiquadric):
+            return lambda s, t: kernel.log(s) / t, (self._temperature_tensor(),)
+        return None, ()
+
+    def energies(
+        self,
+        z: Tensor,
+        present: Tensor | None,
+        blocks: Tensor,
+        group: dist.ProcessGroup | None,
+    ) -> Tensor:
+        """A (M, N, N), or plain sums, over all other instances."""
+        pointwise, parameters = self.pointwise()
+        parameters = tuple(p.to(z) for p in parameters)
+        if self.implementation == "dense":
+            return affinity.dense_energies(
+                z,
+                blocks,
+                present,
+                pointwise=pointwise,
+                parameters=parameters,
+                logarithmic=self.logarithmic,
+            )
+        return tiled_energies(
+            z,
+            blocks,
+            present,
+            pointwise=pointwise,
+            parameters=parameters,
+            logarithmic=self.logarithmic,
+            group=group,
+        )
+
+    def reduce(self, losses: Tensor, counted: Tensor, batch: inputs.Batch) -> Tensor:
+        if self.reduction == "none":
+            return batch.local(torch.where(counted, losses, 0.0))
+        if batch.present is None:
+            return losses.mean()
+        if not counted.any():
+            raise ValueError(f"no instance has the views that {type(self).__name__} aligns")
+        return affinity.mean(losses, counted, 0)
+
+    @property
+    def temperature(self) -> float | Tensor:
+        """The temperature in force: a number, or a tensor if it is learned."""
+        return self.log_temperature.exp() if self.log_temperature is not None else self._temperature
+
+    def _set_temperature(self, temperature: float | Tensor, learnable: bool) -> None:
+        inputs.check_temperature(float(temperature))
+        self.log_temperature: nn.Parameter | None = None
+        self._temperature: float | Tensor
+        if isinstance(temperature, Tensor):
+            if learnable:
+                raise ValueError("a temperature given as a tensor is learned if it is a parameter")
+            self._temperature = temperature
+        elif learnable:
+            self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+        else:
+            self._temperature = float(temperature)
+
+    def _temperature_tensor(self) -> Tensor:
+        temperature = self.temperature
+        return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature)
+
+    def extra_repr(self) -> str:
+        return f"temperature={float(self.temperature):g}, kernel={self.kernel}"
+
+
+def full_precision(z: Tensor) -> AbstractContextManager[object]:
+    """No autocast on the device of z; whatever else z is, the checks will say."""
+    return torch.autocast(z.device.type, enabled=False) if isinstance(z, Tensor) else nullcontext()
