@@ -141,7 +141,11 @@ def check_counts(z: Tensor, present: Tensor | None) -> None:
         raise ValueError(f"{contrasts} of {len(z)} instances has a present view: no negatives")
 
 
-def check_temperature(temperature: float) -> None:
+def check_temperature(temperature: float | Tensor) -> None:
+    if isinstance(temperature, Tensor):
+        if temperature.numel() != 1:
+            raise ValueError(f"temperature must be one number, got shape {tuple(temperature.shape)}")
+        temperature = float(temperature.detach())
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature must be a finite number > 0, got {temperature}")
 

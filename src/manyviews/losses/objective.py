@@ -36,6 +36,7 @@ class Objective(nn.Module):
             differentiated twice), "auto" is "tiled".
 
     Example:
+        >>> from manyviews.losses import logsumexp
         >>> class Mine(Objective):
         ...     def formula(self, P, A):
         ...         return logsumexp(A.flatten(1), 1) - logsumexp(P.flatten(1), 1)
@@ -107,12 +108,12 @@ class Objective(nn.Module):
         with full_precision(z):
             batch = self.prepare(z, present)
             P, A = self.affinities(batch)
-            return self.reduce(self.formula(P, A), (-torch.inf < P).flatten(1).any(1), batch)
+            return self.reduce(self.formula(P, A), (P > -torch.inf).flatten(1).any(1), batch)
 
     def prepare(
         self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None
     ) -> inputs.Batch:
-        inputs.check_temperature(float(self.temperature))
+        inputs.check_temperature(self.temperature)
         return inputs.prepare(z, present, labels, gather.ranks(self.gather))
 
     def affinities(self, batch: inputs.Batch) -> tuple[Tensor, Tensor]:
@@ -195,7 +196,7 @@ class Objective(nn.Module):
         return self.log_temperature.exp() if self.log_temperature is not None else self._temperature
 
     def _set_temperature(self, temperature: float | Tensor, learnable: bool) -> None:
-        inputs.check_temperature(float(temperature))
+        inputs.check_temperature(temperature)
         self.log_temperature: nn.Parameter | None = None
         self._temperature: float | Tensor
         if isinstance(temperature, Tensor):
@@ -212,7 +213,9 @@ class Objective(nn.Module):
         return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature)
 
     def extra_repr(self) -> str:
-        return f"temperature={float(self.temperature):g}, kernel={self.kernel}"
+        temperature = self.temperature
+        value = float(temperature.detach() if isinstance(temperature, Tensor) else temperature)
+        return f"temperature={value:g}, kernel={self.kernel}"
 
 
 def full_precision(z: Tensor) -> AbstractContextManager[object]:

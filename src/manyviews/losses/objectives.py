@@ -162,7 +162,7 @@ class Pairs(Objective):
         else:
             same = torch.where(same > -torch.inf, same, 0.0)
             energy = same[:, :, None] + same[:, None, :]
-        return mean(energy - P, -torch.inf < P, (1, 2))
+        return mean(energy - P, P > -torch.inf, (1, 2))
 
 
 class InfoNCE(Pairs):
@@ -265,21 +265,19 @@ class NTXent(Objective):
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         energy = logsumexp(logaddexp(P, A), 2)
-        return mean(energy[:, :, None] - P, -torch.inf < P, (1, 2))
+        return mean(energy[:, :, None] - P, P > -torch.inf, (1, 2))
 
 
 class SupCon(NTXent):
     """Supervised contrastive loss: all views of all instances of a label are positives.
 
-    Called with labels (M,): `SupCon()(z, labels)`. Without labels an instance is its own class, and
+    Called with labels (M,): `SupCon()(z, labels=labels)`. Without labels an instance is its own class, and
     the loss is `NTXent`.
     """
 
     equation = "NT-Xent, the mean over all views of all instances of the label"
 
-    def forward(  # type: ignore[override]
-        self, z: Tensor, labels: Tensor | None = None, present: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         if labels is None:
             return super().forward(z, present)
         with full_precision(z):
@@ -313,7 +311,7 @@ class DCL(Objective):
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         energy = logsumexp(A, 2)
-        return mean(energy[:, :, None] - P, -torch.inf < P, (1, 2))
+        return mean(energy[:, :, None] - P, P > -torch.inf, (1, 2))
 
 
 class PVC(Objective):
@@ -332,7 +330,7 @@ class PVC(Objective):
         self.equation = f"-mean_l log mean_m exp[{ratio}]" if arithmetic else f"-mean_off [{ratio}]"
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
-        there = -torch.inf < P
+        there = P > -torch.inf
         log_ratio = P - logaddexp(P, logsumexp(A, 2)[:, :, None])
         if not self.arithmetic:
             return -mean(log_ratio, there, (1, 2))
@@ -378,7 +376,7 @@ class SigLIP(Objective):
         return lambda s, bias: softplus(s + bias), (self.bias,)
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
-        return mean(softplus(-P) + A, -torch.inf < P, (1, 2))
+        return mean(softplus(-P) + A, P > -torch.inf, (1, 2))
 
 
 class KernelContrastive(Objective):
@@ -430,6 +428,6 @@ class KernelContrastive(Objective):
         return sums / count.clamp_min(1)[:, None, :]
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
-        there = -torch.inf < P
+        there = P > -torch.inf
         energy = mean(A.diagonal(dim1=1, dim2=2), there.any(2), 1)
         return self.gamma * energy - mean(P, there, (1, 2))

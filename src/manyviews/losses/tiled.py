@@ -152,8 +152,12 @@ class _TiledEnergies(autograd.Function):
         return energies.transpose(0, 1)
 
     @staticmethod
-    @autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "tiled energies can be differentiated once, but create_graph=True asks for more: "
+                'make the objective with implementation="dense"'
+            )
         energies, *held = ctx.saved_tensors
         sums: _Exponential | _General = ctx.sums
         sums.pick_up(*held)
@@ -226,8 +230,8 @@ class _Exponential(_Sums):
         return held
 
     def pick_up(self, *held: Tensor) -> None:
-        *held, self.kept = held
-        super().pick_up(*held)
+        rows, self.kept = held
+        super().pick_up(rows)
 
     def kept_place(self, tile: Tile) -> Tensor | None:
         end = self.kept_at.get(tile.place)

@@ -1,0 +1,92 @@
+"""The audit finds the paper's Table I, and judges what a user brings."""
+
+import math
+
+import pytest
+import torch
+
+from manyviews import get_objective
+from manyviews.losses import OBJECTIVES, Audit, audit, logaddexp, logsumexp
+from tests.losses.loops import table_one_pwe
+
+
+@pytest.mark.parametrize("views", [3, 4, 5])
+def test_table_one_of_the_paper(views: int) -> None:
+    found = {
+        name: audit(get_objective(name), views) for name in ("pwe-infonce", "pvc", "mv-infonce", "mv-dhel")
+    }
+    pairs = math.comb(views, 2)
+    assert found == {
+        "pwe-infonce": Audit(False, False, pairs, "direct"),
+        "pvc": Audit(False, False, 2 * pairs, "direct"),
+        "mv-infonce": Audit(True, True, 1, "direct"),
+        "mv-dhel": Audit(True, True, 1, "none"),
+    }
+    assert audit(get_objective("pwe-ntxent"), views) == found["pwe-infonce"]
+    assert audit(table_one_pwe, views) == found["pwe-infonce"]
+    assert [a.decoupled for a in found.values()] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("views", [3, 4])
+def test_mv_cl1_and_mv_cl2_have_a_term_for_each_view(views: int) -> None:
+    assert audit(get_objective("mv-cl1"), views) == Audit(True, True, views, "direct")
+    assert audit(get_objective("mv-cl2"), views) == Audit(True, True, views, "none")
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name not in ("siglip", "kcl", "dcl")])
+def test_two_views_have_one_term_and_hold_the_principles(name: str) -> None:
+    """With two views there is nothing to aggregate: all are InfoNCE, NT-Xent or DHEL."""
+    found = audit(get_objective(name), views=2)
+    if not name.startswith("avg"):  # whose second view is a mean of one
+        assert found.simultaneous_alignment
+        assert found.terms == 1
+        assert found.accurate_energy
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_verdict_does_not_depend_on_temperature_or_scale(name: str) -> None:
+    objective = get_objective(name)
+    views = 2 if objective.most_views == 2 else 3
+    if objective.most_views > 2 and name != "siglip":
+        assert audit(objective, views) == audit(
+            lambda P, A: 1e-3 * objective.formula(P, A), views
+        ) or name in (
+            "avg-infonce",
+            "avg-ntxent",
+            "avg-dhel",
+            "anchored",
+        )
+    assert audit(objective, views) == audit(get_objective(name, temperature=0.07), views)
+
+
+def test_a_loss_that_forgets_a_positive_does_not_align_all_views() -> None:
+    def forgetful(P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+        return A.diagonal(dim1=1, dim2=2).sum(1) - logsumexp(P[:, 0], 1)
+
+    assert audit(forgetful) == Audit(False, True, 1, "none")
+
+
+def test_a_loss_without_positives_in_its_cross_view_energy() -> None:
+    def decoupled(P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+        return logsumexp(A.flatten(1), 1) - logsumexp(P.flatten(1), 1)
+
+    assert audit(decoupled) == Audit(True, False, 1, "indirect")
+
+
+def test_a_fifth_member_of_the_framework() -> None:
+    from manyviews import MultiView
+
+    assert audit(MultiView("inside", "mean", "other")) == Audit(True, True, 1, "direct")
+    assert audit(MultiView("inside", "inside", "same")).coupling == "none"
+
+
+def test_a_loss_without_energies_has_no_accurate_energy() -> None:
+    assert audit(lambda P, A: -logsumexp(P.flatten(1), 1)) == Audit(True, False, 1, "none")
+
+
+def test_the_callable_may_return_the_mean() -> None:
+    def mean_loss(P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+        energy = logsumexp(logaddexp(P, A).flatten(1), 1)
+        return (energy - logsumexp(P.flatten(1), 1)).mean()
+
+    assert audit(mean_loss) == audit(get_objective("mv-infonce", same_view=True))

@@ -1,0 +1,102 @@
+"""Half precision and extreme inputs: close to float32, and finite."""
+
+import pytest
+import torch
+
+from manyviews import get_objective
+from manyviews.losses import OBJECTIVES
+
+ANY_VIEWS = [name for name in OBJECTIVES if name not in ("infonce", "dhel")]
+
+
+def collapsed(M: int, N: int, d: int) -> torch.Tensor:
+    return torch.ones(M, N, d)
+
+
+def identical_instances(M: int, N: int, d: int) -> torch.Tensor:
+    return torch.randn(1, N, d, generator=torch.Generator().manual_seed(0)).expand(M, N, d)
+
+
+def opposite(M: int, N: int, d: int) -> torch.Tensor:
+    z = torch.ones(M, N, d)
+    z[::2] *= -1
+    return z
+
+
+def spread(M: int, N: int, d: int) -> torch.Tensor:
+    return torch.randn(M, N, d, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("make", [collapsed, identical_instances, opposite, spread])
+@pytest.mark.parametrize("temperature", [0.005, 0.07, 0.5])
+@pytest.mark.parametrize("name", ANY_VIEWS)
+def test_finite_at_the_extremes(name: str, temperature: float, make: object) -> None:
+    z = make(12, 8, 16).clone().requires_grad_()  # type: ignore[operator]
+    loss = get_objective(name, temperature=temperature)(z)
+    assert loss.isfinite()
+    assert torch.autograd.grad(loss, z)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("make", [collapsed, spread])
+@pytest.mark.parametrize("temperature", [0.005, 0.1])
+@pytest.mark.parametrize("name", ["mv-infonce", "mv-dhel"])
+def test_finite_for_a_large_batch_of_eight_views(name: str, temperature: float, make: object) -> None:
+    z = make(1024, 8, 16).clone().requires_grad_()  # type: ignore[operator]
+    loss = get_objective(name, temperature=temperature)(z)
+    assert loss.isfinite()
+    assert torch.autograd.grad(loss, z)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("temperature", [0.005, 0.5])
+@pytest.mark.parametrize("name", ANY_VIEWS)
+def test_autocast_computes_in_float32(name: str, temperature: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.nn.Linear(8, 8)
+    x = torch.randn(32, 3, 8, generator=generator)
+    objective = get_objective(name, temperature=temperature)
+    with torch.autocast("cpu", dtype=dtype):
+        z = layer(x)
+        assert z.dtype == dtype
+        loss = objective(z)
+    assert loss.dtype == torch.float32
+    with torch.no_grad():
+        torch.testing.assert_close(loss, objective(z.float()))
+    loss.backward()
+    assert all(p.grad.isfinite().all() for p in layer.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["mv-infonce", "mv-dhel"])
+def test_half_precision_loss_is_close_to_float32(name: str, dtype: torch.dtype) -> None:
+    z = spread(64, 4, 32)
+    exact, rounded = z.clone().requires_grad_(), z.to(dtype).requires_grad_()
+    losses = [get_objective(name)(x) for x in (exact, rounded)]
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-2, atol=1e-2)
+    gradients = [
+        torch.autograd.grad(loss, x)[0].float() for loss, x in zip(losses, (exact, rounded), strict=True)
+    ]
+    assert (gradients[1] - gradients[0]).norm() < 0.02 * gradients[0].norm()
+
+
+@pytest.mark.parametrize("temperature", [0.024, 0.026])
+def test_both_ways_of_exponentiation_agree_where_they_meet(temperature: float) -> None:
+    """Around this temperature the tiled energies change from one shared exponential to running maxima."""
+    z = spread(50, 3, 8)
+    for name in ("pvc", "mv-dhel"):
+        fast = get_objective(name, temperature=temperature)(z)
+        exact = get_objective(name, temperature=temperature, implementation="dense")(z.double())
+        torch.testing.assert_close(fast.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("name", ANY_VIEWS)
+def test_cuda_equals_cpu(name: str) -> None:
+    z = spread(64, 4, 32).requires_grad_()
+    present = torch.rand(64, 4) < 0.8
+    results = []
+    for device in ("cpu", "cuda"):
+        loss = get_objective(name).to(device)(z.to(device), present.to(device))
+        results.append((loss.cpu(), torch.autograd.grad(loss, z)[0]))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
