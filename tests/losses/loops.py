@@ -246,7 +246,7 @@ def unit(z: Tensor) -> Tensor:
 
 
 def table_one_pwe(P: Tensor, A: Tensor) -> Tensor:
-    """pwe as the paper's Table I writes it: cross-view InfoNCE, one way, over l < m."""
+    """Pwe as the paper's Table I writes it: cross-view InfoNCE, one way, over l < m."""
     views = P.shape[1]
     pairs = itertools.combinations(range(views), 2)
     terms = [torch.logaddexp(P[:, l, m], A[:, l, m]) - P[:, l, m] for l, m in pairs]

@@ -123,7 +123,7 @@ def test_unknown_option_is_named() -> None:
 
 @pytest.mark.parametrize("name", ["infonce", "dhel"])
 def test_two_view_losses_say_what_to_use_for_more(name: str) -> None:
-    with pytest.raises(ValueError, match="a loss of 2 views, got 3.*pwe"):
+    with pytest.raises(ValueError, match=r"a loss of 2 views, got 3.*pwe"):
         mv.get_objective(name)(GOOD)
 
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from manyviews.losses import (
+    MVDHEL,
     Average,
     Gaussian,
     InverseMultiquadric,
     KernelContrastive,
     Logarithmic,
-    MVDHEL,
     MVInfoNCE,
     Riesz,
     SupCon,

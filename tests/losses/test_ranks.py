@@ -88,7 +88,7 @@ def every_objective(rank: int, world: int) -> dict[str, dict[str, torch.Tensor]]
             for name, value in found.items():
                 if name != "loss":
                     dist.all_reduce(value)
-                    value /= world
+                    value.div_(world)
             results[f"{label}, masked={masked}"] = found
     return results
 

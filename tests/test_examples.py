@@ -1,0 +1,30 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*arguments: str) -> str:
+    return subprocess.run(
+        [sys.executable, *arguments], check=True, capture_output=True, text=True, cwd=ROOT
+    ).stdout
+
+
+def test_points_on_a_sphere_meet_and_spread() -> None:
+    said = run("examples/sphere.py", "--steps", "40")
+    rows = dict(re.findall(r"│ (\S+) +│ +([\d.]+) │ +-[\d.]+ │", said))
+    assert float(rows["(start)"]) > 1.5
+    assert float(rows["mv-dhel"]) < 0.2
+
+
+def test_readme_code_runs(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"^( *)```python\n(.*?)^ *```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 2
+    code = "\n".join(re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in blocks)
+    file = tmp_path / "readme.py"
+    file.write_text(code + "\nprint(mv.losses.audit(Mine()))")
+    assert "simultaneous_alignment=True" in run(str(file))
