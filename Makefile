@@ -36,7 +36,8 @@ demo: $(READY) ## Fit free points on a sphere with each objective and print what
 	$(BIN)/python examples/sphere.py
 
 bench: $(READY) ## Measure speed and memory, as ratios
-	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python -m benchmarks.losses
+	$(BIN)/python -m benchmarks.views
 
 clean: ## Remove what the commands above made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

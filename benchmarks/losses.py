@@ -1,6 +1,6 @@
 """Time and memory of the objectives, forward and backward, d = 128, float32.
 
-    python benchmarks/losses.py            about four minutes on two cores
+    python -m benchmarks.losses            about four minutes on two cores
 
 Times are medians of calls interleaved in one process, printed as ratios: against the same
 objective through dense autograd, and against three bare products (Z Z^T, S Z, S^T Z) of as many rows.
@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import platform
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +20,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.timing import interleaved
 from manyviews import get_objective
 
 D = 128
@@ -34,20 +33,6 @@ MEMORY = [
     ("mv-infonce", 8192, 256),
     ("mv-dhel", 8192, 256),
 ]
-
-
-def interleaved(work: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Median seconds of each function, called in turns for about so long."""
-    times: dict[str, list[float]] = {name: [] for name in work}
-    for function in work.values():
-        function()
-    end = time.perf_counter() + seconds
-    while len(times[min(times)]) < 5 or (time.perf_counter() < end and len(times[min(times)]) < 200):
-        for name, function in work.items():
-            start = time.perf_counter()
-            function()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def step(name: str, z: torch.Tensor, implementation: str) -> Callable[[], object]:
@@ -69,9 +54,7 @@ def bare_products(z: torch.Tensor) -> Callable[[], object]:
 def speed(threads: int, seconds: float, console: Console) -> list[str]:
     """Print the table for so many threads; return the bars that were missed."""
     torch.set_num_threads(threads)
-    table = Table(
-        title=f"{threads} thread{'s' * (threads > 1)}: dense autograd / ours | ours / bare products"
-    )
+    table = Table(title=f"{threads} thread{'s' * (threads > 1)}: dense autograd / ours | ours / bare products")
     table.add_column("M x N")
     for name in OBJECTIVES:
         table.add_column(name, justify="right")
@@ -94,9 +77,7 @@ def speed(threads: int, seconds: float, console: Console) -> list[str]:
             if faster < (BARS["speedup"] if large and name != "mv-dhel" else 0.97):
                 missed.append(f"{name} {M} x {N}, {threads} threads: {faster:.2f}x dense")
             if large and N == 4 and threads == 2 and cost[name] > bar:
-                missed.append(
-                    f"{name} {M} x {N}, {threads} threads: {cost[name]:.2f} bare products, bar {bar}"
-                )
+                missed.append(f"{name} {M} x {N}, {threads} threads: {cost[name]:.2f} bare products, bar {bar}")
         if N == 4 and rows in BARS["rows"]:
             cheaper = min(c for n, c in cost.items() if n != "mv-dhel") / cost["mv-dhel"]
             if cheaper < BARS["dhel"]:
@@ -133,10 +114,16 @@ def memory(console: Console) -> list[str]:
         for implementation in ("auto", "dense"):
             if implementation == "dense" and instances > 2048:
                 continue
-            call = [sys.executable, __file__, "--grown", name, str(instances), implementation]
-            found[implementation] = float(
-                subprocess.run(call, check=True, capture_output=True, text=True).stdout
-            )
+            call = [
+                sys.executable,
+                "-m",
+                "benchmarks.losses",
+                "--grown",
+                name,
+                str(instances),
+                implementation,
+            ]
+            found[implementation] = float(subprocess.run(call, check=True, capture_output=True, text=True).stdout)
         dense = f"{found['dense']:.0f}" if "dense" in found else "-"
         table.add_row(name, str(4 * instances), f"{found['auto']:.0f}", str(bar), dense)
         if found["auto"] > bar:
@@ -146,12 +133,8 @@ def memory(console: Console) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=2.0, help="how long to measure each cell, at least 5 rounds"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long to measure each cell, at least 5 rounds")
     parser.add_argument("--grown", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.grown:

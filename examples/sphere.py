@@ -36,9 +36,7 @@ def geometry(z: torch.Tensor) -> tuple[float, float, float]:
     squared = 2 - 2 * (z @ z.mT)
     alignment = squared.sum() / (len(z) * views * (views - 1))
     flat = z.transpose(0, 1)
-    uniformity = (
-        torch.stack([torch.pdist(view).square().mul(-2).exp().mean() for view in flat]).mean().log()
-    )
+    uniformity = torch.stack([torch.pdist(view).square().mul(-2).exp().mean() for view in flat]).mean().log()
     share = normalize(torch.linalg.svdvals(z.mean(1)), p=1, dim=0)
     rank = torch.exp(-(share * share.clamp_min(1e-12).log()).sum())
     return alignment.item(), uniformity.item(), rank.item()

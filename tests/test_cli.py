@@ -1,16 +1,16 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from manyviews.losses import OBJECTIVES
 
 
 def manyviews(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "manyviews", *arguments], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-m", "manyviews", *arguments], capture_output=True, text=True, check=False)
 
 
 def test_losses_prints_every_objective_with_its_measured_principles() -> None:
@@ -42,3 +42,39 @@ def test_help_names_the_commands() -> None:
     done = manyviews("--help")
     assert done.returncode == 0
     assert "losses" in done.stdout
+    assert "views" in done.stdout
+
+
+def test_views_draws_a_sheet(tmp_path: Path) -> None:
+    sheet = tmp_path / "sheet.png"
+    done = manyviews("views", "--data", "photos", "--views", "3", "--instances", "5", "-o", str(sheet))
+    assert done.returncode == 0, done.stderr
+    assert "5 instances of photos, each with 3 views of 32 x 32" in done.stdout
+    with Image.open(sheet) as picture:
+        assert picture.size == (4 * 96 + 6 * 4, 5 * 100 + 4)
+        colours = len(picture.getcolors(2**20))
+    assert colours > 1000
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
+
+
+def test_views_of_a_folder_with_a_broken_image(tmp_path: Path) -> None:
+    for number in range(3):
+        Image.new("RGB", (300 + number, 260), (number * 50, 90, 200)).save(tmp_path / f"{number}.jpg")
+    (tmp_path / "fake.jpg").write_text("no")
+    call = ("views", "--data", str(tmp_path), "-o", str(tmp_path / "sheet.png"))
+    done = manyviews(*call)
+    assert done.returncode == 0, done.stderr
+    assert "3 instances" in done.stdout
+    assert "224 x 224" in done.stdout
+    assert re.search(r"manyviews: 1 files of .* are left out:\n  .*fake.jpg", done.stderr)
+    (tmp_path / "sheet.png").unlink()
+    done = manyviews(*call, "--strict")
+    assert done.returncode == 2
+    assert "fake.jpg is no whole image" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_views_that_cannot_be_written(tmp_path: Path) -> None:
+    done = manyviews("views", "-o", str(tmp_path / "nowhere" / "sheet.png"))
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr

@@ -7,9 +7,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(*arguments: str) -> str:
-    return subprocess.run(
-        [sys.executable, *arguments], check=True, capture_output=True, text=True, cwd=ROOT
-    ).stdout
+    return subprocess.run([sys.executable, *arguments], check=True, capture_output=True, text=True, cwd=ROOT).stdout
 
 
 def test_points_on_a_sphere_meet_and_spread() -> None:
@@ -20,9 +18,7 @@ def test_points_on_a_sphere_meet_and_spread() -> None:
 
 
 def test_readme_code_runs(tmp_path: Path) -> None:
-    blocks = re.findall(
-        r"^( *)```python\n(.*?)^ *```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
-    )
+    blocks = re.findall(r"^( *)```python\n(.*?)^ *```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     code = "\n".join(re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in blocks)
     file = tmp_path / "readme.py"

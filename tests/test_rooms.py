@@ -28,9 +28,7 @@ def test_a_room_imports_only_rooms_above_it() -> None:
         if room.startswith("__"):
             continue
         above = {"__version__"} | set(ROOMS[: ROOMS.index(room) + 1])
-        assert imported_rooms(file) <= above, (
-            f"{file.name} of {room} imports {imported_rooms(file) - above}"
-        )
+        assert imported_rooms(file) <= above, f"{file.name} of {room} imports {imported_rooms(file) - above}"
         if room == "losses":
             assert imported_rooms(file) <= {"losses"}
         checked += 1
@@ -38,9 +36,7 @@ def test_a_room_imports_only_rooms_above_it() -> None:
 
 
 def test_importing_the_package_imports_no_torch() -> None:
-    code = (
-        "import sys, manyviews; print([m for m in ('torch', 'numpy', 'rich', 'tyro') if m in sys.modules])"
-    )
+    code = "import sys, manyviews; print([m for m in ('torch', 'numpy', 'rich', 'tyro') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyviews import losses
+    from manyviews import data, losses, models, views
+    from manyviews.data import Dataset, DatasetError, load_dataset
     from manyviews.losses import (
         DCL,
         DHEL,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
         SupCon,
         get_objective,
     )
+    from manyviews.models import Embedder, get_encoder
+    from manyviews.views import MultiCrop, SimCLRPolicy
 
 __version__ = "0.1.0"
 
@@ -40,25 +43,46 @@ __all__ = [
     "PVC",
     "Anchored",
     "Average",
+    "Dataset",
+    "DatasetError",
+    "Embedder",
     "InfoNCE",
     "KernelContrastive",
     "MVInfoNCE",
+    "MultiCrop",
     "MultiView",
     "NTXent",
     "Objective",
     "Pairs",
     "SigLIP",
+    "SimCLRPolicy",
     "SupCon",
+    "data",
+    "get_encoder",
     "get_objective",
+    "load_dataset",
     "losses",
+    "models",
+    "views",
 ]
+
+_ROOMS = ("data", "losses", "models", "views")
+_ELSEWHERE = {
+    "Dataset": "data",
+    "DatasetError": "data",
+    "load_dataset": "data",
+    "Embedder": "models",
+    "get_encoder": "models",
+    "MultiCrop": "views",
+    "SimCLRPolicy": "views",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "losses":
-        return import_module("manyviews.losses")
+    if name in _ROOMS:
+        return import_module(f"manyviews.{name}")
     if name in __all__:
-        return getattr(import_module("manyviews.losses"), name)
+        return getattr(import_module(f"manyviews.{_ELSEWHERE.get(name, 'losses')}"), name)
     raise AttributeError(f"module 'manyviews' has no attribute {name!r}")
 
 

@@ -1,9 +1,11 @@
-"""The command line: `manyviews losses`."""
+"""The command line: `manyviews losses`, `manyviews views`."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -14,7 +16,8 @@ app = tyro.extras.SubcommandApp()
 
 
 def main() -> None:
-    """Run a command; a mistake of the user's is one line, not a traceback."""
+    """Run a command; a mistake of the user's is one line, not a traceback, and so is a warning."""
+    warnings.showwarning = lambda message, *_: print(f"manyviews: {message}", file=sys.stderr)
     try:
         app.cli(prog="manyviews", description="Contrastive learning from any number of views.")
     except ValueError as error:
@@ -75,3 +78,54 @@ M instances, N views. P positives, A energies (N, N); LSE log-sum-exp, (+) logad
 Measured by differentiating each loss at {views} views (2 for losses of two views): P1 all views aligned
 at once, P2 energy of a complete configuration, P3 terms of an instance, and what couples alignment to
 uniformity."""
+
+
+@app.command(name="views")
+def draw_views(
+    data: str = "photos",
+    views: int = 4,
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("views.png"),
+    instances: int = 8,
+    size: int | None = None,
+    strength: float | None = None,
+    blur: float | None = None,
+    seed: int = 0,
+    epoch: int = 0,
+    strict: bool = False,
+) -> None:
+    """Draw instances and their views on a sheet, so that you see what the model sees.
+
+    Args:
+        data: photos, digits, cifar10, cifar100, or a path: a folder of images, a .npz or .npy file.
+        views: how many views of each instance.
+        output: the PNG to write.
+        instances: how many instances, drawn by the seed.
+        size: height and width of a view; the images' own, at most 224, if not given.
+        strength: of the colour jitter; 0.5 for small images and 1 for large ones if not given.
+        blur: probability of a blur; 0 for small images and 0.5 for large ones if not given.
+        seed: of the views.
+        epoch: of the views: each has its own.
+        strict: a broken image is an error, instead of being named and left out.
+    """
+    import torch
+
+    from manyviews.data import load_dataset
+    from manyviews.views import SimCLRPolicy, contact_sheet, save_png
+    from manyviews.views.keyed import permutation
+
+    if views < 1 or instances < 1:
+        raise ValueError(f"views and instances must be >= 1, got {views} and {instances}")
+    images = load_dataset(data, strict=strict)["train"].images
+    index = permutation(len(images), seed)[:instances]
+    chosen = [images[int(i)] for i in index]
+    side = size or min(224, *(length for image in chosen for length in image.shape[1:]))
+    large = side > 64
+    policy = SimCLRPolicy(
+        side,
+        strength=(1.0 if large else 0.5) if strength is None else strength,
+        blur=(0.5 if large else 0.0) if blur is None else blur,
+    )
+    same = len({image.shape for image in chosen}) == 1
+    drawn = policy(torch.stack(chosen) if same else chosen, views=views, seed=seed, epoch=epoch, index=index)
+    save_png(contact_sheet(chosen, drawn), output)
+    print(f"{output}: {len(chosen)} instances of {data}, each with {views} views of {side} x {side}")

@@ -68,11 +68,7 @@ class Loops:
 
     def pwe_infonce(self, i: int) -> Tensor:
         return average(
-            [
-                -torch.log(k / (k + self.energy(i, l, m)))
-                for l, m in self.pairs(i)
-                for k in [self.K(i, l, i, m)]
-            ]
+            [-torch.log(k / (k + self.energy(i, l, m))) for l, m in self.pairs(i) for k in [self.K(i, l, i, m)]]
         )
 
     def pwe_ntxent(self, i: int) -> Tensor:
@@ -87,9 +83,7 @@ class Loops:
     def pwe_dhel(self, i: int) -> Tensor:
         return average(
             [
-                -torch.log(self.K(i, l, i, m))
-                + log_or_skip(self.energy(i, l, l))
-                + log_or_skip(self.energy(i, m, m))
+                -torch.log(self.K(i, l, i, m)) + log_or_skip(self.energy(i, l, l)) + log_or_skip(self.energy(i, m, m))
                 for l, m in self.pairs(i)
             ]
         )
@@ -125,10 +119,7 @@ class Loops:
 
     def pvc_arithmetic(self, i: int) -> Tensor:
         return average(
-            [
-                -torch.log(average([self._pvc_ratio(i, l, m) for m in self.there(i) if m != l]))
-                for l in self.there(i)
-            ]
+            [-torch.log(average([self._pvc_ratio(i, l, m) for m in self.there(i) if m != l])) for l in self.there(i)]
         )
 
     def _averaged(self, name: str, normalise: bool) -> Tensor:
@@ -203,9 +194,7 @@ class Loops:
         energies = []
         for l in self.there(i):
             others = self.others(i, l)
-            energies.append(
-                average([K(self.z[i, l], self.z[j, l]) for j in others]) if others else torch.tensor(0.0)
-            )
+            energies.append(average([K(self.z[i, l], self.z[j, l]) for j in others]) if others else torch.tensor(0.0))
         return -positive + gamma * average(energies)
 
 

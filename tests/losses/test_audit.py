@@ -12,9 +12,7 @@ from tests.losses.loops import table_one_pwe
 
 @pytest.mark.parametrize("views", [3, 4, 5])
 def test_table_one_of_the_paper(views: int) -> None:
-    found = {
-        name: audit(get_objective(name), views) for name in ("pwe-infonce", "pvc", "mv-infonce", "mv-dhel")
-    }
+    found = {name: audit(get_objective(name), views) for name in ("pwe-infonce", "pvc", "mv-infonce", "mv-dhel")}
     pairs = math.comb(views, 2)
     assert found == {
         "pwe-infonce": Audit(False, False, pairs, "direct"),

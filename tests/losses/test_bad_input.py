@@ -73,9 +73,7 @@ def test_nobody_has_the_anchor() -> None:
 
 @pytest.mark.parametrize("temperature", [0, -0.1, math.nan, math.inf])
 def test_bad_temperature(temperature: float) -> None:
-    with pytest.raises(
-        ValueError, match=f"temperature must be a finite number > 0, got {float(temperature):g}"
-    ):
+    with pytest.raises(ValueError, match=f"temperature must be a finite number > 0, got {float(temperature):g}"):
         mv.MVDHEL(float(temperature))
     with pytest.raises(ValueError, match="temperature must be"):
         mv.MVDHEL(torch.tensor(float(temperature)))

@@ -156,9 +156,7 @@ def test_kernel_contrastive_is_mean_kernels(
 
 @pytest.mark.parametrize("implementation", ["dense", "tiled"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_multi_view_objectives_take_the_inverse_multiquadric_kernel(
-    masked: bool, implementation: str
-) -> None:
+def test_multi_view_objectives_take_the_inverse_multiquadric_kernel(masked: bool, implementation: str) -> None:
     class WithKernel(Loops):
         def K(self, i: int, l: int, j: int, m: int) -> torch.Tensor:
             kernel = loops.imq(self.temperature, 1.5)

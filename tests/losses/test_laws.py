@@ -65,9 +65,7 @@ def test_permuting_views_changes_nothing(batch: tuple, random: object) -> None:
 def test_an_all_true_mask_changes_nothing(batch: tuple) -> None:
     name, z, present, temperature = batch
     objective = get_objective(name, temperature=temperature)
-    assert_same(
-        value_and_gradient(objective, z), value_and_gradient(objective, z, torch.ones_like(present))
-    )
+    assert_same(value_and_gradient(objective, z), value_and_gradient(objective, z, torch.ones_like(present)))
 
 
 @given(batches(), st.integers(0, 100))
@@ -117,9 +115,7 @@ def test_multi_view_objectives_of_two_views_are_the_known_ones(batch: tuple) -> 
     ntxent = value_and_gradient(get_objective("ntxent", temperature=temperature), z, present)
     for same in (PVC(temperature), PVC(temperature, arithmetic=True)):
         assert_same(ntxent, value_and_gradient(same, z, present))
-    assert_same(
-        ntxent, value_and_gradient(get_objective("pwe-ntxent", temperature=temperature), z, present)
-    )
+    assert_same(ntxent, value_and_gradient(get_objective("pwe-ntxent", temperature=temperature), z, present))
     infonce = value_and_gradient(get_objective("infonce", temperature=temperature), z, present)
     for name in ("mv-cl1", "pwe-infonce", "anchored"):
         assert_same(infonce, value_and_gradient(get_objective(name, temperature=temperature), z, present))

@@ -73,9 +73,7 @@ def test_half_precision_loss_is_close_to_float32(name: str, dtype: torch.dtype) 
     exact, rounded = z.clone().requires_grad_(), z.to(dtype).requires_grad_()
     losses = [get_objective(name)(x) for x in (exact, rounded)]
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-2, atol=1e-2)
-    gradients = [
-        torch.autograd.grad(loss, x)[0].float() for loss, x in zip(losses, (exact, rounded), strict=True)
-    ]
+    gradients = [torch.autograd.grad(loss, x)[0].float() for loss, x in zip(losses, (exact, rounded), strict=True)]
     assert (gradients[1] - gradients[0]).norm() < 0.02 * gradients[0].norm()
 
 

@@ -32,9 +32,7 @@ def on_ranks(world: int, work: Callable[..., object], folder: Path, *args: objec
 def _rank(rank: int, world: int, work: Callable[..., object], folder: Path, args: tuple) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group(
-        "gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), world_size=world, rank=rank
-    )
+    dist.init_process_group("gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), world_size=world, rank=rank)
     torch.save(work(rank, world, *args), folder / f"{rank}.pt")
     dist.destroy_process_group()
 

@@ -24,17 +24,11 @@ def problems(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor 
     return (z * temperature**-0.5).requires_grad_(), symmetric | symmetric.T, present
 
 
-def assert_same_energies(
-    dense: torch.Tensor, fast: torch.Tensor, blocks: torch.Tensor, *leaves: torch.Tensor
-) -> None:
+def assert_same_energies(dense: torch.Tensor, fast: torch.Tensor, blocks: torch.Tensor, *leaves: torch.Tensor) -> None:
     there = (dense > -torch.inf) & blocks
-    torch.testing.assert_close(
-        fast.masked_fill(~there, 0), dense.masked_fill(~there, 0), rtol=1e-10, atol=1e-10
-    )
+    torch.testing.assert_close(fast.masked_fill(~there, 0), dense.masked_fill(~there, 0), rtol=1e-10, atol=1e-10)
     assert torch.equal((fast > -torch.inf) & blocks, there)
-    cotangent = (
-        torch.randn(there.shape, dtype=dense.dtype, generator=torch.Generator().manual_seed(1)) * there
-    )
+    cotangent = torch.randn(there.shape, dtype=dense.dtype, generator=torch.Generator().manual_seed(1)) * there
     gradients = [
         torch.autograd.grad(torch.where(there, energies, 0.0), leaves, cotangent, allow_unused=True)
         for energies in (dense, fast)

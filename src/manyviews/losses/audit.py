@@ -50,9 +50,7 @@ class Audit:
         return self.coupling == "none"
 
 
-def audit(
-    objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int = 4, draws: int = 3
-) -> Audit:
+def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int = 4, draws: int = 3) -> Audit:
     """Measure the principles of an objective, or of any callable of P and A (M, N, N).
 
     P has -inf on its diagonal (a view is no positive of itself); the callable may return a loss for each
@@ -81,9 +79,7 @@ def audit(
 class _Derivatives:
     """Which positives and energies a loss depends on, and which act together, at random points."""
 
-    def __init__(
-        self, formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, draws: int, level: float
-    ) -> None:
+    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, draws: int, level: float) -> None:
         views = len(pairs)
         positives = [(l, m) for l, m in pairs.nonzero().tolist()]
         energies = [(l, m) for l in range(views) for m in range(views)]

@@ -79,8 +79,7 @@ def _check_present(present: Tensor, z: Tensor) -> None:
         raise TypeError(f"present must be a bool tensor (instances, views), got {kind}")
     if present.shape != z.shape[:2]:
         raise ValueError(
-            f"present must be (instances, views) = {tuple(z.shape[:2])} as the embeddings, "
-            f"got {tuple(present.shape)}"
+            f"present must be (instances, views) = {tuple(z.shape[:2])} as the embeddings, got {tuple(present.shape)}"
         )
     if present.device != z.device:
         raise ValueError(f"present is on {present.device} but the embeddings are on {z.device}")

@@ -110,9 +110,7 @@ class Objective(nn.Module):
             P, A = self.affinities(batch)
             return self.reduce(self.formula(P, A), (P > -torch.inf).flatten(1).any(1), batch)
 
-    def prepare(
-        self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None
-    ) -> inputs.Batch:
+    def prepare(self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None) -> inputs.Batch:
         inputs.check_temperature(self.temperature)
         return inputs.prepare(z, present, labels, gather.ranks(self.gather))
 

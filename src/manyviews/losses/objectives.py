@@ -90,9 +90,7 @@ class MVInfoNCE(MultiView):
 
     equation = "-LSE_off P + LSE_off (P (+) A)"
 
-    def __init__(
-        self, temperature: float | Tensor = 0.5, *, same_view: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, temperature: float | Tensor = 0.5, *, same_view: bool = False, **options: Any) -> None:
         negatives: Negatives = "all" if same_view else "other"
         super().__init__("inside", "inside", negatives, temperature, **options)
 
@@ -123,9 +121,7 @@ class MVCL2(MultiView):
 
     equation = "mean_l [-LSE_m P[l,m] + A[l,l]], m != l"
 
-    def __init__(
-        self, temperature: float | Tensor = 0.5, *, uniformity: Place = "mean", **options: Any
-    ) -> None:
+    def __init__(self, temperature: float | Tensor = 0.5, *, uniformity: Place = "mean", **options: Any) -> None:
         super().__init__("mean", uniformity, "same", temperature, **options)
 
 
@@ -138,9 +134,7 @@ class Pairs(Objective):
         "dhel": "mean_{l,m} [-P[l,m] + A[l,l] + A[m,m]]",
     }
 
-    def __init__(
-        self, pair: PairLoss = "ntxent", temperature: float | Tensor = 0.5, **options: Any
-    ) -> None:
+    def __init__(self, pair: PairLoss = "ntxent", temperature: float | Tensor = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)
         inputs.check_choice("pair", pair, PairLoss)
         self.pair = pair
@@ -224,10 +218,8 @@ class Average(Pairs):
             count = (present.sum(1, keepdim=True) - present.to(z)) * present
             others = others * (count > 0)[:, :, None]
             present = torch.cat([present, count > 0], 1)
-        if self.normalise:
-            means = self.scaled(normalize(others, dim=2))
-        else:
-            means = others / count.clamp_min(1)[:, :, None]
+        mean = others / count.clamp_min(1)[:, :, None]
+        means = self.scaled(normalize(mean, dim=2)) if self.normalise else mean
         return torch.cat([z, means], 1), present
 
 
@@ -321,9 +313,7 @@ class PVC(Objective):
     equation has no 1/N.
     """
 
-    def __init__(
-        self, temperature: float | Tensor = 0.5, *, arithmetic: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, temperature: float | Tensor = 0.5, *, arithmetic: bool = False, **options: Any) -> None:
         super().__init__(temperature, **options)
         self.arithmetic = arithmetic
         ratio = "P[l,m] - (P[l,m] (+) LSE_m' A[l,m'])"

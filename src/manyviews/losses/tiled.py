@@ -114,9 +114,7 @@ def tiled_energies(
     `group`, x must be equal on all its ranks: each computes a share of the tiles, all get the result.
     """
     size = tile or TILE.get(x.device.type, TILE["cuda"])
-    energies: Tensor = _TiledEnergies.apply(
-        x, blocks, present, pointwise, logarithmic, size, group, *parameters
-    )
+    energies: Tensor = _TiledEnergies.apply(x, blocks, present, pointwise, logarithmic, size, group, *parameters)
     return energies
 
 

@@ -1,0 +1,73 @@
+"""Images in .npy and .npz files.
+
+A .npy holds images alone. A .npz holds `images` and, if there are, `labels`; or the same for each split, as
+`train_images`, `train_labels`, `test_images`, ...; `x_train` and `y_train` say the same.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split
+
+NAMES = {"images": "images", "x": "images", "labels": "labels", "y": "labels"}
+
+
+def load_arrays(path: Path) -> Dataset:
+    try:
+        with path.open("rb") as file:
+            held = np.load(file, allow_pickle=False)
+            arrays = {"images": held} if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+            raise DatasetError(
+                f"{path} holds Python objects, such as images of different sizes: save one array of equally large "
+                "images, or the images as files in a folder"
+            ) from error
+        raise DatasetError(f"{path} is no whole .npy or .npz file: {error}") from error
+
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        match = re.fullmatch(r"(?:(train|valid|test)_)?(images|labels|x|y)(?:_(train|valid|test))?", name)
+        if match is None:
+            raise DatasetError(
+                f"{path}: do not know what {name!r} is; expected images, labels, train_images, x_train, ..."
+            )
+        split = match[1] or match[3] or "train"
+        found.setdefault(split, {})[NAMES[match[2]]] = array
+    if "images" not in found.get("train", {}):
+        raise DatasetError(f"{path} has no images to train on; it holds {', '.join(arrays) or 'nothing'}")
+    splits = {name: _split(parts, f"{path}, {name}") for name, parts in found.items()}
+    known = [int(s.labels.max()) for s in splits.values() if s.labels is not None]
+    return Dataset(path.stem, splits, tuple(str(label) for label in range(max(known) + 1)) if known else ())
+
+
+def _split(parts: dict[str, np.ndarray], where: str) -> Split:
+    if "images" not in parts:
+        raise DatasetError(f"{where}: labels without images")
+    labels = None
+    if "labels" in parts:
+        given = parts["labels"]
+        if given.ndim != 1 or given.dtype.kind not in "iu" or (given.size and given.min() < 0):
+            raise DatasetError(f"{where}: labels must be integers from 0, one each, got {given.dtype} {given.shape}")
+        labels = torch.from_numpy(given.astype(np.int64))
+    return Split({IMAGE: as_images(parts["images"], where)}, labels)
+
+
+def as_images(array: np.ndarray, where: str) -> Tensor:
+    """uint8 (n, C, H, W) from (n, H, W), (n, H, W, C) or (n, C, H, W), C 1 or 3."""
+    if array.dtype != np.uint8:
+        raise DatasetError(f"{where}: images must be uint8 from 0 to 255, got {array.dtype}")
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
+        raise DatasetError(f"{where}: images must be (n, height, width, 3) or (n, 3, height, width), got {array.shape}")
+    return torch.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,73 @@
+"""What the other rooms know of data: instances with named modalities, labels if any, named splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from manyviews.data.files import ImageFiles
+
+IMAGE = "image"
+"""The name of the modality that images are."""
+
+
+class DatasetError(ValueError):
+    """Data that cannot be what it is said to be; the message names the file and what to do."""
+
+
+@dataclass(frozen=True, repr=False)
+class Split:
+    """Instances: for each modality a tensor of n rows, or images on disk; labels (n,) if there are any.
+
+    Images are uint8 (n, C, H, W), features float32 (n, d) or (n, T, d).
+    """
+
+    modalities: Mapping[str, Tensor | ImageFiles]
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(rows) for name, rows in self.modalities.items()}
+        if self.labels is not None:
+            lengths["labels"] = len(self.labels)
+        if not self.modalities or len(set(lengths.values())) != 1 or 0 in lengths.values():
+            raise DatasetError(f"modalities and labels must have the same instances, at least one, got {lengths}")
+
+    def __repr__(self) -> str:
+        shapes = {name: tuple(getattr(rows, "shape", (len(rows),))) for name, rows in self.modalities.items()}
+        return f"Split({shapes}, {'labels' if self.labels is not None else 'no labels'})"
+
+    def __len__(self) -> int:
+        return len(next(iter(self.modalities.values())))
+
+    @property
+    def images(self) -> Tensor | ImageFiles:
+        if IMAGE not in self.modalities:
+            raise DatasetError(f"there are no images, only {', '.join(self.modalities)}")
+        return self.modalities[IMAGE]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Named splits ("train" always, "test" often), and what the labels mean.
+
+    Example:
+        >>> from manyviews.data import load_dataset
+        >>> photos = load_dataset("photos")
+        >>> photos["train"].images.shape, photos.classes[:2]
+        (torch.Size([2500, 3, 32, 32]), ('airplane', 'automobile'))
+    """
+
+    name: str
+    splits: Mapping[str, Split]
+    classes: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = field(default=(), repr=False)
+    """What was left out, and why, one line each."""
+
+    def __getitem__(self, split: str) -> Split:
+        if split not in self.splits:
+            raise DatasetError(f"{self.name} has no split {split!r}, only {', '.join(self.splits)}")
+        return self.splits[split]

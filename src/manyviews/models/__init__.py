@@ -1,0 +1,18 @@
+"""Views -> representations h -> embeddings z: ResNets and projection heads."""
+
+from manyviews.models.embedder import Embedded, Embedder, ProjectionHead
+from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
+from manyviews.models.resnet import ResNet, resnet18, resnet50, resnet_small
+
+__all__ = [
+    "ENCODERS",
+    "Embedded",
+    "Embedder",
+    "ProjectionHead",
+    "ResNet",
+    "get_encoder",
+    "representation_dim",
+    "resnet18",
+    "resnet50",
+    "resnet_small",
+]

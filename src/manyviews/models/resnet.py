@@ -1,0 +1,135 @@
+"""ResNets whose parameters have torchvision's names, so that weights go either way.
+
+Without the classifier: an image (B, 3, H, W) becomes a representation h (B, dim). The stem is ImageNet's (7 x 7, stride
+2, max-pool) or, for small images, a 3 x 3 convolution. Initialised as torchvision's, which is what the released code
+trains from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Stem = Literal["imagenet", "small"]
+
+
+class BasicBlock(nn.Module):
+    expansion = 1
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _downsample(channels, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """The stride is in the 3 x 3 convolution, as torchvision has it (ResNet v1.5)."""
+
+    expansion = 4
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _downsample(channels, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+def _downsample(channels: int, out: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and channels == out:
+        return None
+    return nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+
+class ResNet(nn.Module):
+    """A ResNet from images (B, 3, H, W) to representations (B, dim).
+
+    Args:
+        block: `BasicBlock` or `Bottleneck`.
+        blocks: how many of them in each stage; each stage after the first halves the resolution.
+        stem: "imagenet" or "small".
+        width: multiplies the channels (64 in the first stage).
+
+    Example:
+        >>> resnet = ResNet(BasicBlock, [2, 2, 2, 2], stem="small")
+        >>> resnet(torch.rand(2, 3, 32, 32)).shape, resnet.dim
+        (torch.Size([2, 512]), 512)
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks: Sequence[int],
+        stem: Stem = "imagenet",
+        width: float = 1.0,
+    ) -> None:
+        super().__init__()
+        if stem not in ("imagenet", "small"):
+            raise ValueError(f"stem must be imagenet or small, got {stem!r}")
+        base = round(64 * width)
+        if base < 1:
+            raise ValueError(f"width must leave at least one channel of 64, got {width}")
+        if stem == "imagenet":
+            self.conv1 = nn.Conv2d(3, base, 7, 2, 3, bias=False)
+            self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1)
+        else:
+            self.conv1 = nn.Conv2d(3, base, 3, 1, 1, bias=False)
+            self.maxpool = nn.Identity()
+        self.bn1 = nn.BatchNorm2d(base)
+        self.relu = nn.ReLU(inplace=True)
+        channels = base
+        self.stages = [f"layer{stage}" for stage in range(1, len(blocks) + 1)]
+        for stage, (name, count) in enumerate(zip(self.stages, blocks, strict=True)):
+            layers = []
+            for number in range(count):
+                stride = 2 if stage and not number else 1
+                layers.append(block(channels, base * 2**stage, stride))
+                channels = base * 2**stage * block.expansion
+            self.add_module(name, nn.Sequential(*layers))
+        self.dim = channels
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for name in self.stages:
+            x = getattr(self, name)(x)
+        return x.mean((2, 3))
+
+
+def resnet18(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:
+    return ResNet(BasicBlock, [2, 2, 2, 2], stem, width)
+
+
+def resnet50(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:
+    return ResNet(Bottleneck, [3, 4, 6, 3], stem, width)
+
+
+def resnet_small(stem: Stem = "small", width: float = 0.5) -> ResNet:
+    """A block a stage at half the width: for small images on a machine without a GPU."""
+    return ResNet(BasicBlock, [1, 1, 1, 1], stem, width)

@@ -1,0 +1,154 @@
+"""Encoders: torchvision's names, known sizes, and how batch norm sees views."""
+
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from manyviews.models import Embedder, ProjectionHead, get_encoder, representation_dim, resnet18, resnet50, resnet_small
+
+
+def torchvision_names(block: str, blocks: list[int], stem: int) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of torchvision's ResNet parameters, without the classifier."""
+    shapes: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, stem, stem)}
+
+    def norm(name: str, channels: int) -> None:
+        for part in ("weight", "bias", "running_mean", "running_var"):
+            shapes[f"{name}.{part}"] = (channels,)
+        shapes[f"{name}.num_batches_tracked"] = ()
+
+    norm("bn1", 64)
+    channels = 64
+    for stage, count in enumerate(blocks, 1):
+        width = 64 * 2 ** (stage - 1)
+        out = width * (4 if block == "bottleneck" else 1)
+        for number in range(count):
+            at = f"layer{stage}.{number}"
+            sizes = [(width, channels, 3), (width, width, 3)]
+            if block == "bottleneck":
+                sizes = [(width, channels, 1), (width, width, 3), (out, width, 1)]
+            for k, (to, source, side) in enumerate(sizes, 1):
+                shapes[f"{at}.conv{k}.weight"] = (to, source, side, side)
+                norm(f"{at}.bn{k}", to)
+            if number == 0 and (stage > 1 or channels != out):
+                shapes[f"{at}.downsample.0.weight"] = (out, channels, 1, 1)
+                norm(f"{at}.downsample.1", out)
+            channels = out
+    return shapes
+
+
+@pytest.mark.parametrize(
+    ("made", "block", "blocks", "stem", "count"),
+    [
+        (resnet18(), "basic", [2, 2, 2, 2], 7, 11_176_512),
+        (resnet18("small"), "basic", [2, 2, 2, 2], 3, 11_168_832),
+        (resnet50(), "bottleneck", [3, 4, 6, 3], 7, 23_508_032),  # 25,557,032 less the classifier's 2,049,000
+    ],
+)
+def test_names_shapes_and_counts_are_torchvisions(
+    made: nn.Module, block: str, blocks: list[int], stem: int, count: int
+) -> None:
+    state = {name: tuple(value.shape) for name, value in made.state_dict().items()}
+    assert state == torchvision_names(block, blocks, stem)
+    assert sum(p.numel() for p in made.parameters()) == count
+
+
+@pytest.mark.parametrize(("stem", "side"), [("small", 4), ("imagenet", 1)])
+def test_the_stem_sets_the_resolution(stem: str, side: int) -> None:
+    encoder = resnet_small(stem, width=0.25)
+    seen = []
+    encoder.layer4.register_forward_hook(lambda _, __, out: seen.append(out.shape[2:]))
+    assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, encoder.dim) == (2, 128)
+    assert seen == [(side, side)]
+
+
+def test_small_encoder_is_small_and_channels_last() -> None:
+    encoder = get_encoder("resnet-small")
+    assert sum(p.numel() for p in encoder.parameters()) < 1_500_000
+    seen = []
+    encoder.layer1.register_forward_hook(lambda _, __, out: seen.append(out))
+    encoder(torch.rand(2, 3, 32, 32))
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_projection_head_is_the_papers() -> None:
+    head = ProjectionHead(512)
+    kinds = [type(layer).__name__ for layer in head]
+    assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]
+    assert head(torch.randn(8, 512)).shape == (8, 128)
+    assert [name for name, p in head.named_parameters() if not p.requires_grad] == ["4.bias"]
+    assert not head[4].bias.any()
+
+
+def test_all_views_share_batch_norm_unless_each_view_has_its_own() -> None:
+    encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12, affine=False))
+    views = torch.rand(16, 3, 3, 2, 2) + torch.tensor([0.0, 5.0, 9.0])[None, :, None, None, None]
+    together = Embedder(encoder, nn.Identity(), dim=12)(views).h
+    assert together.mean((0, 2))[0] < -1  # the darkest view stays dark
+    torch.testing.assert_close(together.mean((0, 1)), torch.zeros(12), rtol=0, atol=1e-5)
+    apart = Embedder(encoder, nn.Identity(), dim=12, each_view=True)(views).h
+    torch.testing.assert_close(apart.mean(0), torch.zeros(3, 12), rtol=0, atol=1e-5)
+
+
+def test_groups_of_sizes_run_the_encoder_once_each() -> None:
+    calls = []
+
+    class Counting(nn.Module):
+        dim = 3
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(tuple(x.shape))
+            return x.mean((2, 3))
+
+    h, z = Embedder(Counting())([torch.rand(4, 2, 3, 16, 16), torch.rand(4, 6, 3, 8, 8)])
+    assert calls == [(8, 3, 16, 16), (24, 3, 8, 8)]
+    assert h.shape == (4, 8, 3)
+    assert z.shape == (4, 8, 128)
+
+
+def test_any_module_is_an_encoder() -> None:
+    encoder = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
+    assert representation_dim(encoder) == 12
+    assert Embedder(encoder)(torch.rand(4, 2, 3, 9, 9)).z.shape == (4, 2, 128)
+    assert encoder.training
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: get_encoder("resnet19"), "no encoder 'resnet19': did you mean resnet18"),
+        (lambda: get_encoder("timm:vit_tiny"), "timm:vit_tiny needs timm"),
+        (lambda: resnet18("big"), "stem must be imagenet or small, got 'big'"),
+        (lambda: resnet18(width=0.001), "width must leave"),
+        (lambda: Embedder(nn.Conv2d(3, 4, 1)), "must map images .* to vectors"),
+        (lambda: Embedder(nn.Flatten(), dim=3)(torch.rand(2, 3, 4, 4)), r"views must be .* got \(2, 3, 4, 4\)"),
+    ],
+)
+def test_mistakes_are_named(make: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]
+
+
+def test_encoders_of_other_packages_lose_their_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(3, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.features(x).flatten(1))
+
+    module = types.ModuleType("torchvision.models")
+    module.get_model = lambda name, **_: Model()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", types.ModuleType("torchvision"))
+    monkeypatch.setitem(sys.modules, "torchvision.models", module)
+    assert representation_dim(get_encoder("torchvision:resnet18")) == 3
+
+
+def test_initialisation_is_kaiming_by_fan_out() -> None:
+    torch.manual_seed(0)
+    weight = resnet18().layer3[0].conv2.weight
+    assert abs(float(weight.detach().std()) - (2 / (256 * 9)) ** 0.5) < 1e-3
