@@ -19,7 +19,7 @@ def test_points_on_a_sphere_meet_and_spread() -> None:
 
 def test_readme_code_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     code = "\n".join(re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in blocks)
     file = tmp_path / "readme.py"
     file.write_text(code + "\nprint(mv.losses.audit(Mine()))")

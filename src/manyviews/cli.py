@@ -47,8 +47,7 @@ def losses(views: int = 4) -> None:
     table.add_column("coupling")
     for name, make in OBJECTIVES.items():
         objective = make()
-        at = int(min(views, objective.most_views))
-        found = audit(objective, views=at)
+        found = audit(objective, views=int(min(views, objective.most_views)))
         table.add_row(
             name,
             objective.equation,

@@ -1,6 +1,8 @@
 """The audit finds the paper's Table I, and judges what a user brings."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -85,3 +87,21 @@ def test_the_callable_may_return_the_mean() -> None:
         return (energy - logsumexp(P.flatten(1), 1)).mean()
 
     assert audit(mean_loss) == audit(get_objective("mv-infonce", same_view=True))
+
+
+def test_a_loss_of_two_views_is_audited_at_two() -> None:
+    assert audit(get_objective("infonce")) == Audit(True, True, 1, "direct")
+    assert audit(get_objective("dhel")) == Audit(True, True, 1, "none")
+
+
+def test_the_readme_says_what_the_audit_finds() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", readme, re.MULTILINE)
+    words = {"coupled": "direct", "decoupled": "none", "indirect": "indirect"}
+    told = {}
+    for names, _, *cells in rows:
+        listed = re.findall(r"`([a-z0-9-]+)`", names)
+        columns = [cell.split(", ") if "," in cell else [cell] * len(listed) for cell in cells]
+        for name, p1, p2, terms, coupling in zip(listed, *columns, strict=True):
+            told[name] = Audit(p1 == "✓", p2 == "✓", int(terms), words[coupling])
+    assert told == {name: audit(get_objective(name)) for name in OBJECTIVES}

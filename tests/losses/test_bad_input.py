@@ -29,6 +29,7 @@ def broken(instance: int, view: int, value: float) -> torch.Tensor:
         (broken(1, 0, math.inf), "inf, first at instance 1, view 0"),
         (broken(3, 1, 0.0), "zero vector.*instance 3, view 1"),
         (broken(3, 1, 1e30), "too large.*instance 3, view 1"),
+        (GOOD * 1e-20, "too small.*instance 0, view 0"),
     ],
 )
 @pytest.mark.parametrize("name", ["mv-dhel", "pwe-ntxent", "siglip", "kcl", "supcon"])
@@ -67,13 +68,51 @@ def test_bad_masks(present: torch.Tensor, error: type, message: str) -> None:
 def test_nobody_has_the_anchor() -> None:
     present = torch.ones(6, 3, dtype=torch.bool)
     present[:, 1] = False
+    with pytest.raises(ValueError, match="no two instances have the views that Anchored contrasts"):
+        mv.Anchored(anchor=1)(GOOD, present)
+    present[:3, 1] = True
+    present[:3, (0, 2)] = False
     with pytest.raises(ValueError, match="no instance has the views that Anchored aligns"):
-        mv.Anchored(1)(GOOD, present)
+        mv.Anchored(anchor=1)(GOOD, present)
+
+
+def test_instances_without_a_view_in_common_have_no_negatives() -> None:
+    present = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]]).bool()
+    z = torch.randn(2, 4, 5)
+    for name in ("mv-dhel", "mv-cl2", "pwe-dhel", "avg-dhel"):
+        with pytest.raises(ValueError, match="no negatives"):
+            mv.get_objective(name)(z, present)
+    both = torch.cat([present, present[:1]])
+    for place in ("inside", "mean", "sum"):
+        loss = mv.MultiView("inside", place, "same", reduction="none")(torch.randn(3, 4, 5), both)
+        assert loss.isfinite().all()
+
+
+def test_a_formula_must_give_a_loss_for_each_instance() -> None:
+    class Mean(mv.Objective):
+        def formula(self, P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+            return A.mean()
+
+    with pytest.raises(ValueError, match=r"formula of Mean must give a loss for each instance, \(6,\), got \(\)"):
+        Mean()(GOOD)
+
+
+def test_nan_in_a_learned_number_is_not_hidden() -> None:
+    objective = mv.SigLIP()
+    with torch.no_grad():
+        objective.bias.fill_(torch.nan)
+    assert objective(GOOD).isnan()
+
+
+@pytest.mark.parametrize("temperature", ["0.5", None])
+def test_a_temperature_that_is_no_number(temperature: object) -> None:
+    with pytest.raises(TypeError, match="temperature must be a number"):
+        mv.MVDHEL(temperature)
 
 
 @pytest.mark.parametrize("temperature", [0, -0.1, math.nan, math.inf])
 def test_bad_temperature(temperature: float) -> None:
-    with pytest.raises(ValueError, match=f"temperature must be a finite number > 0, got {float(temperature):g}"):
+    with pytest.raises(ValueError, match=rf"temperature must be a finite number > 0 .*got {float(temperature):g}"):
         mv.MVDHEL(float(temperature))
     with pytest.raises(ValueError, match="temperature must be"):
         mv.MVDHEL(torch.tensor(float(temperature)))
@@ -96,13 +135,19 @@ def test_bad_temperature(temperature: float) -> None:
         (lambda: mv.MultiView("within"), "alignment must be one of inside, mean, sum, got 'within'"),
         (lambda: mv.MultiView(negatives="none"), "negatives must be one of"),
         (lambda: mv.Pairs("pvc"), "pair must be one of infonce, ntxent, dhel"),
-        (lambda: mv.Anchored(-1), "anchor must be"),
+        (lambda: mv.Anchored(anchor=-1), "anchor must be"),
         (lambda: mv.MVDHEL(kernel=Logarithmic()), "may be negative.*KernelContrastive"),
         (lambda: mv.PVC(kernel=Riesz()), "may be negative.*KernelContrastive"),
         (lambda: mv.Average(kernel=InverseMultiquadric()), "off the sphere"),
         (lambda: mv.SigLIP(kernel=InverseMultiquadric()), "takes no kernel"),
         (lambda: mv.KernelContrastive(0.5, kernel=Riesz()), "takes no temperature"),
         (lambda: mv.KernelContrastive(gamma=0), "gamma must be > 0"),
+        (lambda: mv.KernelContrastive(gamma=math.inf), "gamma must be > 0"),
+        (lambda: mv.SigLIP(bias=math.nan), "bias must be a finite number"),
+        (lambda: mv.Anchored(anchor=0.5), "anchor must be"),
+        (lambda: mv.MVDHEL(1e-30), "at least 1e-6"),
+        (lambda: audit(mv.InfoNCE(), views=3), "at most 2 here"),
+        (lambda: audit(lambda P, A: (P * 0).flatten(1).sum(1)), "is not finite: mind that P"),
         (lambda: Riesz(1.0), "between -2 and 0"),
         (lambda: Logarithmic(beta=0), "beta must be > 0"),
         (lambda: InverseMultiquadric(0), "c must be > 0"),
@@ -127,7 +172,7 @@ def test_two_view_losses_say_what_to_use_for_more(name: str) -> None:
 
 def test_anchor_that_is_no_view() -> None:
     with pytest.raises(ValueError, match="anchor is view 3, but there are 3 views"):
-        mv.Anchored(3)(GOOD)
+        mv.Anchored(anchor=3)(GOOD)
 
 
 @pytest.mark.parametrize(
@@ -164,3 +209,18 @@ def test_double_backward_through_tiles_is_refused() -> None:
     (gradient,) = torch.autograd.grad(mv.MVDHEL(implementation="dense")(z), z, create_graph=True)
     gradient.square().sum().backward()
     assert z.grad.abs().sum() > 0
+
+
+def test_a_kernel_of_ones_own_and_what_is_none() -> None:
+    class Laplacian:
+        def log(self, cosine: torch.Tensor) -> torch.Tensor:
+            return -(2 - 2 * cosine + 1e-6).sqrt()
+
+        def value(self, cosine: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
+            return torch.exp(self.log(cosine) / temperature)
+
+    for name in ("mv-dhel", "kcl"):
+        losses = [mv.get_objective(name, kernel=Laplacian(), implementation=i)(GOOD) for i in ("dense", "tiled")]
+        torch.testing.assert_close(*losses)
+        with pytest.raises(TypeError, match="kernel must be a kernel such as Gaussian"):
+            mv.get_objective(name, kernel="gaussian")

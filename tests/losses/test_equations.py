@@ -116,6 +116,13 @@ def test_supcon_takes_all_views_of_a_label_as_positives(masked: bool) -> None:
     same(SupCon(0.4)(z, present, labels), slow, z)
 
 
+def test_supcon_needs_one_view_of_instances_that_share_a_label() -> None:
+    z = embeddings(6, 3)
+    present = torch.eye(3, dtype=torch.bool).repeat(2, 1)
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    same(SupCon(0.4)(z, present, labels), Loops(loops.unit(z), 0.4, present).supcon(labels), z)
+
+
 def test_supcon_of_instances_each_their_own_class_is_ntxent() -> None:
     z = embeddings()
     expected = get_objective("ntxent")(z)

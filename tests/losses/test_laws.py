@@ -13,13 +13,17 @@ ANY_VIEWS = [name for name in OBJECTIVES if name not in ("infonce", "dhel")]
 
 @st.composite
 def batches(draw: st.DrawFn, views: int | None = None) -> tuple[str, torch.Tensor, torch.Tensor, float]:
-    """An objective's name, embeddings, a mask in which every view is there twice, a temperature."""
+    """An objective's name, embeddings, a mask with which it has positives and negatives, a temperature."""
     name = draw(st.sampled_from(ANY_VIEWS))
     M, N, d = draw(st.integers(3, 8)), views or draw(st.integers(2, 4)), draw(st.integers(2, 6))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
     z = torch.randn(M, N, d, dtype=torch.float64, generator=generator)
     present = torch.rand(M, N, generator=generator) < 0.7
-    present[:2] = True
+    if draw(st.booleans()):
+        present[:2] = True
+    else:  # views that hardly meet: the first two instances share one, the others as it comes
+        present[:2] = torch.arange(N) % 2 == torch.arange(2)[:, None]
+        present[:2, 0] = present[2, :2] = True
     return name, z, present, draw(st.sampled_from([0.01, 0.1, 0.5, 2.0]))
 
 

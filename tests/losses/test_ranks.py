@@ -1,6 +1,7 @@
 """Several processes give the loss and the averaged gradients of one."""
 
 import os
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,7 @@ def on_ranks(world: int, work: Callable[..., object], folder: Path, *args: objec
 
 def _rank(rank: int, world: int, work: Callable[..., object], folder: Path, args: tuple) -> None:
     torch.set_num_threads(1)
+    warnings.simplefilter("error")
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), world_size=world, rank=rank)
     torch.save(work(rank, world, *args), folder / f"{rank}.pt")
@@ -124,6 +126,32 @@ def one_bad_rank(rank: int, world: int) -> str:
     if rank == 1:
         z[2, 1] = torch.nan
     return message(lambda: get_objective("mv-dhel")(z))
+
+
+def differing(rank: int, world: int) -> list[str]:
+    z = torch.randn(4, 3, D)
+    labels = torch.arange(4)
+    said = [
+        message(lambda: get_objective("pvc")(z.double() if rank else z)),
+        message(lambda: get_objective("pvc")(z.clone().requires_grad_(bool(rank)))),
+        message(lambda: get_objective("supcon")(z, labels=labels if rank else None)),
+        message(lambda: get_objective("supcon")(z, labels=labels.int() if rank else labels)),
+    ]
+    broken = get_objective("pvc", temperature=torch.nn.Parameter(torch.tensor(0.5)))
+    with torch.no_grad():
+        broken.temperature.fill_(torch.nan if rank else 0.5)
+    return [*said, message(lambda: broken(z))]
+
+
+def test_ranks_that_differ_get_an_error_not_a_hang(tmp_path: Path) -> None:
+    first, second = on_ranks(2, differing, tmp_path)
+    for said in (first, second):
+        assert "another dtype" in said[0]
+        assert "requires_grad" in said[1]
+        assert "labels otherwise" in said[2]
+        assert "labels otherwise" in said[3]
+    assert first[4] == "rank 1 was given bad input (its own error says what)"
+    assert "temperature must be" in second[4]
 
 
 def message(work: Callable[[], object]) -> str:

@@ -4,24 +4,20 @@ from manyviews.losses.affinity import logaddexp, logsumexp, mean, total
 from manyviews.losses.audit import Audit, audit
 from manyviews.losses.catalogue import OBJECTIVES, get_objective
 from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Logarithmic, Riesz
+from manyviews.losses.neighbours import DCL, Anchored, KernelContrastive, SigLIP, SupCon
 from manyviews.losses.objective import Objective
 from manyviews.losses.objectives import (
-    DCL,
     DHEL,
     MVCL1,
     MVCL2,
     MVDHEL,
     PVC,
-    Anchored,
     Average,
     InfoNCE,
-    KernelContrastive,
     MultiView,
     MVInfoNCE,
     NTXent,
     Pairs,
-    SigLIP,
-    SupCon,
 )
 
 __all__ = [

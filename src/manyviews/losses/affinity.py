@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, autograd
 
-from manyviews.losses.tiled import Pointwise
+from manyviews.losses.sums import Pointwise
 
 
 def similarities(x: Tensor) -> Tensor:

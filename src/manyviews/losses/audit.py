@@ -18,6 +18,7 @@ Coupling: "direct" if a positive acts together with an energy, "indirect" if the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -50,18 +51,20 @@ class Audit:
         return self.coupling == "none"
 
 
-def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int = 4, draws: int = 3) -> Audit:
+def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int | None = None, draws: int = 3) -> Audit:
     """Measure the principles of an objective, or of any callable of P and A (M, N, N).
 
-    P has -inf on its diagonal (a view is no positive of itself); the callable may return a loss for each
-    instance or their mean.
+    At four views (two for a loss of two views) if `views` does not say otherwise. P has -inf on its diagonal (a view
+    is no positive of itself); the callable may return a loss for each instance or their mean.
 
     Example:
         >>> audit(lambda P, A: A.diagonal(dim1=1, dim2=2).sum(1) - P.flatten(1).logsumexp(1))
         Audit(simultaneous_alignment=True, accurate_energy=True, terms=1, coupling='none')
     """
-    if views < 2 or draws < 1:
-        raise ValueError(f"views must be >= 2 and draws >= 1, got {views} and {draws}")
+    most = objective.most_views if isinstance(objective, Objective) else math.inf
+    views = int(min(4, most)) if views is None else views
+    if not 2 <= views <= most or draws < 1:
+        raise ValueError(f"views must be >= 2 (at most {most} here) and draws >= 1, got {views} and {draws}")
     pairs = ~torch.eye(views, dtype=torch.bool)
     formula: Callable[[Tensor, Tensor], Tensor] = objective
     if isinstance(objective, Objective):
@@ -104,6 +107,8 @@ class _Derivatives:
                 near[index] += DOMINANT
                 outweighed[index] += torch.autograd.functional.jacobian(loss, near).abs()[split:]
 
+        if not (loss(point).isfinite() and first.isfinite().all() and second.isfinite().all()):
+            raise ValueError("the loss or a derivative is not finite: mind that P is -inf on its diagonal")
         least = 1e-9 * float(first.max())
         used = (first > least).tolist()
         together = second > least

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from manyviews.losses import neighbours as n
 from manyviews.losses import objectives as o
 from manyviews.losses.objective import Objective
 
@@ -26,11 +27,11 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "mv-dhel": o.MVDHEL,
     "mv-cl1": o.MVCL1,
     "mv-cl2": o.MVCL2,
-    "supcon": o.SupCon,
-    "dcl": o.DCL,
-    "siglip": o.SigLIP,
-    "anchored": o.Anchored,
-    "kcl": o.KernelContrastive,
+    "supcon": n.SupCon,
+    "dcl": n.DCL,
+    "siglip": n.SigLIP,
+    "anchored": n.Anchored,
+    "kcl": n.KernelContrastive,
 }
 
 
@@ -39,10 +40,10 @@ def get_objective(name: str, **options: Any) -> Objective:
 
     Example:
         >>> get_objective("pvc", temperature=0.2)
-        PVC(temperature=0.2, kernel=Gaussian())
+        PVC(temperature=0.2, kernel=Gaussian(), arithmetic=False)
     """
-    if name not in OBJECTIVES:
+    if not isinstance(name, str) or name not in OBJECTIVES:
         near = difflib.get_close_matches(str(name), OBJECTIVES, n=3, cutoff=0.4)
-        hint = f": did you mean {' or '.join(near)}?" if near else ""
+        hint = f": did you mean {' or '.join(near)}?" if near else "."
         raise ValueError(f"no objective {name!r}{hint} There are {', '.join(OBJECTIVES)}")
     return OBJECTIVES[name](**options)

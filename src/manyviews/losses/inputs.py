@@ -31,25 +31,26 @@ def prepare(
     z: Tensor,
     present: Tensor | None,
     labels: Tensor | None,
+    temperature: float | Tensor,
     group: dist.ProcessGroup | None,
 ) -> Batch:
     """Check, normalise in float32 or float64, and gather a batch."""
-    shape = tuple(getattr(z, "shape", ()))
     try:
+        check_temperature(temperature)
         check(z, present, labels)
-        z = unit(z, present)
+        unit_z = unit(z, present)
     except (TypeError, ValueError):
         if group is not None:
-            gather.agree(shape, False, False, group)
+            gather.agree(z, False, labels, False, group)
         raise
     if group is not None:
-        if gather.agree(shape, present is not None, True, group) and present is None:
+        if gather.agree(z, present is not None, labels, True, group) and present is None:
             present = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
-        z = gather.all_gather(z, group)
+        unit_z = gather.all_gather(unit_z, group)
         present = None if present is None else gather.all_gather(present, group)
         labels = None if labels is None else gather.all_gather(labels, group)
-    check_counts(z, present)
-    return Batch(z, present, labels, group)
+    check_counts(unit_z, present, labels)
+    return Batch(unit_z, present, labels, group)
 
 
 def check(z: Tensor, present: Tensor | None = None, labels: Tensor | None = None) -> None:
@@ -106,27 +107,33 @@ def unit(z: Tensor, present: Tensor | None) -> Tensor:
         norms = norms.masked_fill(~present[:, :, None], 1.0)
     if norms.numel():
         least, most = torch.stack(norms.detach().aminmax()).tolist()
-        if not (least > 0 and most < math.inf):  # false for NaN too
+        if not (least > _least_norm(z) and most < math.inf):  # false for NaN too
             raise ValueError(_first_bad(z, norms))
     return z / norms
 
 
+def _least_norm(z: Tensor) -> float:
+    """A shorter vector's squares lose their digits."""
+    return 1e3 * math.sqrt(torch.finfo(z.dtype).tiny)
+
+
 def _first_bad(z: Tensor, norms: Tensor) -> str:
     norms = norms.detach().squeeze(2)
-    bad = ~((norms > 0) & (norms < math.inf))
+    bad = ~((norms > _least_norm(z)) & (norms < math.inf))
     instance, view = bad.nonzero()[0].tolist()
     row = z.detach()[instance, view]
-    where = f"at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
+    where = f"first at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
     if row.isnan().any():
-        return f"embeddings contain NaN, first {where}"
+        return f"embeddings contain NaN, {where}"
     if row.isinf().any():
-        return f"embeddings contain inf, first {where}"
-    if norms[instance, view] == 0:
-        return f"embeddings contain a zero vector, which has no direction, first {where}"
-    return f"embeddings are too large: a norm overflows {z.dtype}, first {where}"
+        return f"embeddings contain inf, {where}"
+    if not row.any():
+        return f"embeddings contain a zero vector, which has no direction, {where}"
+    extreme = "large" if norms[instance, view] > 1 else "small"
+    return f"embeddings are too {extreme} for the norm of a vector in {z.dtype}, {where}"
 
 
-def check_counts(z: Tensor, present: Tensor | None) -> None:
+def check_counts(z: Tensor, present: Tensor | None, labels: Tensor | None) -> None:
     """An objective needs one instance with two views and another to contrast it with."""
     if present is None:
         if len(z) < 2:
@@ -134,19 +141,22 @@ def check_counts(z: Tensor, present: Tensor | None) -> None:
         return
     views = present.sum(1)
     most, contrasts = torch.stack([views.max(), (views > 0).sum()]).tolist() if len(z) else (0, 0)
-    if most < 2:
+    if most < 2 and labels is None:
         raise ValueError("no instance has two present views: there are no positives")
     if contrasts < 2:
         raise ValueError(f"{contrasts} of {len(z)} instances has a present view: no negatives")
 
 
 def check_temperature(temperature: float | Tensor) -> None:
+    """A temperature so small that 1/temperature has no digits left for cosines is refused too."""
     if isinstance(temperature, Tensor):
-        if temperature.numel() != 1:
-            raise ValueError(f"temperature must be one number, got shape {tuple(temperature.shape)}")
+        if temperature.numel() != 1 or temperature.is_meta:
+            raise ValueError(f"temperature must be one number, got a tensor {tuple(temperature.shape)}")
         temperature = float(temperature.detach())
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number > 0, got {temperature}")
+    if not isinstance(temperature, (int, float)):
+        raise TypeError(f"temperature must be a number or a scalar tensor, got {type(temperature).__name__}")
+    if not 1e-6 <= temperature < math.inf:
+        raise ValueError(f"temperature must be a finite number > 0 (at least 1e-6), got {temperature}")
 
 
 def check_choice(name: str, value: str, options: object) -> None:

@@ -8,6 +8,7 @@ the kernel contrastive form alone (`objectives.KernelContrastive`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -78,8 +79,23 @@ class Riesz:
         return -squared_distance(cosine).clamp_min(least).pow(-self.s / 2)
 
 
-PositiveKernel = Gaussian | InverseMultiquadric
-Kernel = PositiveKernel | Logarithmic | Riesz
+@runtime_checkable
+class PositiveKernel(Protocol):
+    """A kernel with a logarithm; `Gaussian` and `InverseMultiquadric`, or your own."""
+
+    def log(self, cosine: Tensor) -> Tensor: ...
+
+    def value(self, cosine: Tensor, temperature: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class SignedKernel(Protocol):
+    """A kernel that may be negative; `Logarithmic` and `Riesz`, or your own."""
+
+    def value(self, cosine: Tensor) -> Tensor: ...
+
+
+Kernel = PositiveKernel | SignedKernel
 
 
 def _require(condition: bool, message: str) -> None:

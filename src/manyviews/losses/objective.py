@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
 from manyviews.losses import affinity, gather, inputs
-from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Kernel
-from manyviews.losses.tiled import Pointwise, tiled_energies
+from manyviews.losses.kernels import Gaussian, Kernel, PositiveKernel
+from manyviews.losses.sums import SAFE_EXPONENT, Pointwise
+from manyviews.losses.tiled import tiled_energies
 
 Reduction = Literal["mean", "none"]
 Implementation = Literal["auto", "dense", "tiled"]
+SMALL = 512
+"""Rows up to which dense energies are as fast as tiles that cannot share their exponentials."""
 
 
 class Objective(nn.Module):
@@ -28,12 +31,12 @@ class Objective(nn.Module):
         temperature: a number > 0, or a scalar tensor (a parameter of yours) to use as it is.
         learnable: make the temperature a parameter, held as its logarithm.
         kernel: `Gaussian()` or another positive kernel, raised to the power 1/temperature.
-        reduction: "mean" over the instances with two present views, or "none": (M,) losses, 0 for
-            the other instances.
-        gather: on several ranks, contrast with the instances of all of them. Average the gradients
-            over ranks, as DistributedDataParallel does.
-        implementation: "tiled" never builds the MN x MN matrix, "dense" does (and can be
-            differentiated twice), "auto" is "tiled".
+        reduction: "mean" over the instances with two present views, or "none": (M,) losses of this rank's
+            instances, 0 for those that have one view.
+        gather: on several ranks, contrast with the instances of all of them. Every rank must then call the objective;
+            average the gradients over ranks, as DistributedDataParallel does.
+        implementation: "tiled" never builds the MN x MN matrix, "dense" does (and can be differentiated twice),
+            "auto" takes the faster, which is "tiled" but for a few rows at extreme temperatures.
 
     Example:
         >>> from manyviews.losses import logsumexp
@@ -88,10 +91,11 @@ class Objective(nn.Module):
         return z, present
 
     def accept_kernel(self, kernel: Kernel) -> Kernel:
-        if not isinstance(kernel, (Gaussian, InverseMultiquadric)):
+        if not isinstance(kernel, PositiveKernel):
+            if not hasattr(kernel, "value"):
+                raise TypeError(f"kernel must be a kernel such as Gaussian(), got {kernel!r}")
             raise ValueError(
-                f"{kernel} may be negative, so the log of its sum is undefined: "
-                "use KernelContrastive(kernel=...) with it"
+                f"{kernel} may be negative, so the log of its sum is undefined: use KernelContrastive(kernel=...)"
             )
         return kernel
 
@@ -108,11 +112,10 @@ class Objective(nn.Module):
         with full_precision(z):
             batch = self.prepare(z, present)
             P, A = self.affinities(batch)
-            return self.reduce(self.formula(P, A), (P > -torch.inf).flatten(1).any(1), batch)
+            return self.reduce(self.formula(P, A), (P != -torch.inf).flatten(1).any(1), batch)
 
     def prepare(self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None) -> inputs.Batch:
-        inputs.check_temperature(self.temperature)
-        return inputs.prepare(z, present, labels, gather.ranks(self.gather))
+        return inputs.prepare(z, present, labels, self.temperature, gather.ranks(self.gather))
 
     def affinities(self, batch: inputs.Batch) -> tuple[Tensor, Tensor]:
         """P and A of a batch."""
@@ -127,7 +130,11 @@ class Objective(nn.Module):
         if present is not None:
             there = there & present[:, :, None] & present[:, None, :]
         P = self.affinity(affinity.similarities(z)).masked_fill(~there, -torch.inf)
-        return P, self.energies(z, present, self.blocks(views), batch.group)
+        blocks = self.blocks(views)
+        A = self.energies(z, present, blocks, batch.group)
+        if present is not None and self.logarithmic and not (A != -torch.inf).any():
+            raise ValueError(f"no two instances have the views that {type(self).__name__} contrasts: no negatives")
+        return P, A
 
     def scaled(self, z: Tensor) -> Tensor:
         """Unit embeddings times temperature^(-1/2), so that inner products are log K."""
@@ -141,14 +148,14 @@ class Objective(nn.Module):
     def affinity(self, similarity: Tensor) -> Tensor:
         """Log K from the inner products of scaled embeddings."""
         pointwise, parameters = self.pointwise()
-        return similarity if pointwise is None else pointwise(similarity, *parameters)
+        return similarity if pointwise is None else pointwise(similarity, *(p.to(similarity) for p in parameters))
 
     def pointwise(self) -> tuple[Pointwise | None, tuple[Tensor, ...]]:
         """Log K as a function of the inner product and of tensors that may be learned."""
         kernel = self.kernel
-        if isinstance(kernel, InverseMultiquadric):
-            return lambda s, t: kernel.log(s) / t, (self._temperature_tensor(),)
-        return None, ()
+        if isinstance(kernel, Gaussian) or not isinstance(kernel, PositiveKernel):
+            return None, ()
+        return lambda s, t: kernel.log(s) / t, (self._temperature_tensor(),)
 
     def energies(
         self,
@@ -159,27 +166,24 @@ class Objective(nn.Module):
     ) -> Tensor:
         """A (M, N, N), or plain sums, over all other instances."""
         pointwise, parameters = self.pointwise()
-        parameters = tuple(p.to(z) for p in parameters)
-        if self.implementation == "dense":
-            return affinity.dense_energies(
-                z,
-                blocks,
-                present,
-                pointwise=pointwise,
-                parameters=parameters,
-                logarithmic=self.logarithmic,
-            )
-        return tiled_energies(
-            z,
-            blocks,
-            present,
-            pointwise=pointwise,
-            parameters=parameters,
-            logarithmic=self.logarithmic,
-            group=group,
-        )
+        options: dict[str, Any] = {
+            "pointwise": pointwise,
+            "parameters": tuple(p.to(z) for p in parameters),
+            "logarithmic": self.logarithmic,
+        }
+        exponent = 1 / float(self._temperature_tensor().detach())
+        simple = pointwise is None and exponent < SAFE_EXPONENT[z.dtype]
+        small = not simple and group is None and z.shape[0] * z.shape[1] <= SMALL
+        if self.implementation == "dense" or (self.implementation == "auto" and small):
+            return affinity.dense_energies(z, blocks, present, **options)
+        return tiled_energies(z, blocks, present, exponent=exponent * 1.001, group=group, **options)
 
     def reduce(self, losses: Tensor, counted: Tensor, batch: inputs.Batch) -> Tensor:
+        if losses.shape != counted.shape:
+            raise ValueError(
+                f"the formula of {type(self).__name__} must give a loss for each instance, {tuple(counted.shape)}, "
+                f"got {tuple(losses.shape)}"
+            )
         if self.reduction == "none":
             return batch.local(torch.where(counted, losses, 0.0))
         if batch.present is None:
@@ -191,7 +195,10 @@ class Objective(nn.Module):
     @property
     def temperature(self) -> float | Tensor:
         """The temperature in force: a number, or a tensor if it is learned."""
-        return self.log_temperature.exp() if self.log_temperature is not None else self._temperature
+        log = self.log_temperature
+        if log is None:
+            return self._temperature
+        return (log.float() if log.dtype in (torch.float16, torch.bfloat16) else log).exp()
 
     def _set_temperature(self, temperature: float | Tensor, learnable: bool) -> None:
         inputs.check_temperature(temperature)
@@ -208,12 +215,14 @@ class Objective(nn.Module):
 
     def _temperature_tensor(self) -> Tensor:
         temperature = self.temperature
-        return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature)
+        return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature, dtype=torch.float64)
 
     def extra_repr(self) -> str:
-        temperature = self.temperature
-        value = float(temperature.detach() if isinstance(temperature, Tensor) else temperature)
-        return f"temperature={value:g}, kernel={self.kernel}"
+        """The options in which this objective may differ from another of its class."""
+        temperature = f"temperature={float(self._temperature_tensor().detach()):g}"
+        hidden = ("training", "gather", "implementation", "equation", "reduction", "kernel", "log_temperature")
+        own = {k: v for k, v in vars(self).items() if not k.startswith("_") and k not in hidden}
+        return ", ".join([temperature, f"kernel={self.kernel}", *(f"{k}={v!r}" for k, v in own.items())])
 
 
 def full_precision(z: Tensor) -> AbstractContextManager[object]:
