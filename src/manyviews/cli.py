@@ -90,6 +90,7 @@ def draw_views(
     blur: float | None = None,
     seed: int = 0,
     epoch: int = 0,
+    classes: Path | None = None,
     strict: bool = False,
 ) -> None:
     """Draw instances and their views on a sheet, so that you see what the model sees.
@@ -104,6 +105,7 @@ def draw_views(
         blur: probability of a blur; 0 for small images and 0.5 for large ones if not given.
         seed: of the views.
         epoch: of the views: each has its own.
+        classes: a text file that names the classes (subfolders) to take, one a line.
         strict: a broken image is an error, instead of being named and left out.
     """
     import torch
@@ -114,7 +116,7 @@ def draw_views(
 
     if views < 1 or instances < 1:
         raise ValueError(f"views and instances must be >= 1, got {views} and {instances}")
-    images = load_dataset(data, strict=strict)["train"].images
+    images = load_dataset(data, classes=classes, strict=strict)["train"].images
     index = permutation(len(images), seed)[:instances]
     chosen = [images[int(i)] for i in index]
     side = size or min(224, *(length for image in chosen for length in image.shape[1:]))

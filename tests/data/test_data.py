@@ -21,7 +21,7 @@ from PIL import Image
 
 from manyviews.data import BadImageError, DatasetError, ImageFiles, Split, cifar, download, files, load_dataset
 from manyviews.data.pickles import load_numpy_pickle
-from manyviews.views import SimCLRPolicy, ViewBatches, batches
+from manyviews.views import MultiCrop, SimCLRPolicy, ViewBatches, batches
 
 REAL_CIFAR = Path(os.environ.get("MANYVIEWS_TEST_CIFAR", "nowhere"))
 
@@ -500,6 +500,20 @@ def test_views_of_images_on_disk_do_not_depend_on_workers(tmp_path: Path, worker
     for views, index in found:
         expected = policy([images[int(i)] for i in index], views=3, seed=4, epoch=1, index=index)
         assert torch.equal(views, expected)
+
+
+def test_multi_crop_of_images_on_disk_and_in_memory(tmp_path: Path) -> None:
+    crops = MultiCrop([(SimCLRPolicy(8), 2), (SimCLRPolicy(4, scale=(0.05, 0.4)), 3)])
+    on_disk = load_dataset(folder_of_classes(tmp_path / "pets", sizes=True))["train"].images
+    (groups, index), *_ = ViewBatches(on_disk, crops, seed=4)(1, batches(len(on_disk), 2, seed=0, epoch=1))
+    expected = crops([on_disk[int(i)] for i in index], seed=4, epoch=1, index=index)
+    assert [tuple(group.shape) for group in groups] == [(2, 2, 3, 8, 8), (2, 3, 3, 4, 4)]
+    assert all(torch.equal(a, b) for a, b in zip(groups, expected, strict=True))
+    in_memory = load_dataset("photos")["test"].images
+    (groups, index), *_ = ViewBatches(in_memory, crops)(0, batches(len(in_memory), 4, seed=0, epoch=0))
+    assert torch.equal(groups[1], crops(in_memory[index], seed=0, epoch=0, index=index)[1])
+    with pytest.raises(ValueError, match="a MultiCrop has its own"):
+        ViewBatches(in_memory, crops, views=4)
 
 
 def test_views_of_images_in_memory() -> None:

@@ -55,6 +55,18 @@ def test_names_shapes_and_counts_are_torchvisions(
     assert sum(p.numel() for p in made.parameters()) == count
 
 
+def test_torchvisions_weights_load_as_they_are() -> None:
+    shapes = torchvision_names("basic", [2, 2, 2, 2], 7) | {"fc.weight": (1000, 512), "fc.bias": (1000,)}
+    weights = {name: torch.full(shape, 0.5) for name, shape in shapes.items()}
+    encoder = resnet18()
+    encoder.load_state_dict(weights)
+    assert (encoder.layer4[1].bn2.running_var == 0.5).all()
+    embedder = Embedder(resnet18())
+    embedder.encoder.load_state_dict(weights)
+    with pytest.raises(RuntimeError, match="size mismatch for conv1"):
+        resnet18("small").load_state_dict(weights)
+
+
 @pytest.mark.parametrize(("stem", "side"), [("small", 4), ("imagenet", 1)])
 def test_the_stem_sets_the_resolution(stem: str, side: int) -> None:
     encoder = resnet_small(stem, width=0.25)

@@ -1,5 +1,8 @@
 """ResNets whose parameters have torchvision's names, so that weights go either way.
 
+`encoder.load_state_dict(weights)` takes torchvision's, whose classifier is left out;
+`torchvision_model.load_state_dict(encoder.state_dict(), strict=False)` takes ours.
+
 Without the classifier: an image (B, 3, H, W) becomes a representation h (B, dim). The stem is ImageNet's (7 x 7, stride
 2, max-pool) or, for small images, a 3 x 3 convolution. Initialised as torchvision's, which is what the released code
 trains from.
@@ -109,6 +112,7 @@ class ResNet(nn.Module):
                 channels = base * 2**stage * block.expansion
             self.add_module(name, nn.Sequential(*layers))
         self.dim = channels
+        self.register_load_state_dict_pre_hook(_without_classifier)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -120,6 +124,12 @@ class ResNet(nn.Module):
         for name in self.stages:
             x = getattr(self, name)(x)
         return x.mean((2, 3))
+
+
+def _without_classifier(_: nn.Module, state: dict[str, Tensor], prefix: str, *_rest: object) -> None:
+    """Let torchvision's weights load as they are: its classifier has no place here."""
+    for name in ("fc.weight", "fc.bias"):
+        state.pop(prefix + name, None)
 
 
 def resnet18(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:

@@ -11,7 +11,7 @@ from torch.utils import data as torch_data
 
 from manyviews.data import ImageFiles
 from manyviews.views.keyed import permutation
-from manyviews.views.policy import Images, SimCLRPolicy
+from manyviews.views.policy import MultiCrop, SimCLRPolicy
 
 
 def fixed_batch(batch_size: int, views: int) -> int:
@@ -46,56 +46,75 @@ def batches(instances: int, size: int, seed: int, epoch: int, rank: int = 0, ran
 
 @dataclass(frozen=True)
 class ViewBatches:
-    """Views (B, N, C, size, size) of each batch of an epoch, with the indices of their instances.
+    """Views of each batch of an epoch, as the policy gives them, with the indices of their instances.
 
-    Images in memory are a uint8 tensor and need no workers. Images on disk are decoded and cropped N times in
-    `workers` processes; colours are changed here, in batches. Views do not depend on the number of workers. A file
-    that turns out broken is named and fails, as strict loading would have; load the folder again to leave it out.
+    Images in memory are a uint8 tensor and need no workers. Images on disk are decoded and cropped in `workers`
+    processes; colours are changed here, in batches. Views do not depend on the number of workers. A file that turns out
+    broken fails and is named; load the folder again to leave it out.
+
+    Example:
+        >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
+        >>> for views, index in ViewBatches(images, SimCLRPolicy(32), views=3)(0, batches(8, 4, seed=0, epoch=0)):
+        ...     print(tuple(views.shape), len(index))
+        (4, 3, 3, 32, 32) 4
+        (4, 3, 3, 32, 32) 4
     """
 
     images: Tensor | ImageFiles
-    policy: SimCLRPolicy
-    views: int
+    policy: SimCLRPolicy | MultiCrop
+    views: int | None = None
+    """Of each instance; a `MultiCrop` knows its own."""
     seed: int = 0
     workers: int = 0
 
-    def __call__(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        key = {"seed": self.seed, "epoch": epoch}
+    def __post_init__(self) -> None:
+        if isinstance(self.policy, MultiCrop) != (self.views is None):
+            raise ValueError("views is for a SimCLRPolicy, and needed there; a MultiCrop has its own")
+
+    @property
+    def crops(self) -> MultiCrop:
+        return self.policy if isinstance(self.policy, MultiCrop) else MultiCrop([(self.policy, self.views or 0)])
+
+    def __call__(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor | list[Tensor], Tensor]]:
+        """(views, index) for each of the batches' indices."""
+        for groups, index in self._cropped(epoch, indices):
+            coloured = self.crops.coloured(groups, seed=self.seed, epoch=epoch, index=index.to(groups[0].device))
+            yield coloured if isinstance(self.policy, MultiCrop) else coloured[0], index
+
+    def _cropped(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[list[Tensor], Tensor]]:
         if isinstance(self.images, Tensor):
             for index in indices:
                 place = index.to(self.images.device)
-                yield self.policy(self.images[place], views=self.views, index=place, **key), index
+                yield self.crops.crops(self.images[place], seed=self.seed, epoch=epoch, index=place), index
             return
         loader = torch_data.DataLoader(
-            _Crops(self.images, self.policy, self.views, self.seed, epoch),
+            _Cropped(self.images, self.crops, self.seed, epoch),
             sampler=torch.cat(indices).tolist() if indices else [],
             batch_size=None,
             num_workers=self.workers,
             prefetch_factor=8 if self.workers else None,
             worker_init_fn=_one_thread,
         )
-        crops = iter(loader)
+        instances = iter(loader)
         for index in indices:
-            batch = torch.stack([next(crops) for _ in index])
-            yield self.policy.coloured(batch, index=index, **key), index
+            batch = [next(instances) for _ in index]
+            yield [torch.stack(group) for group in zip(*batch, strict=True)], index
 
 
 @dataclass(frozen=True)
-class _Crops(torch_data.Dataset[Tensor]):
+class _Cropped(torch_data.Dataset[list[Tensor]]):
     images: ImageFiles
-    policy: SimCLRPolicy
-    views: int
+    crops: MultiCrop
     seed: int
     epoch: int
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, number: int) -> Tensor:
+    def __getitem__(self, number: int) -> list[Tensor]:
         index = torch.tensor([number])
-        images: Images = [self.images[number]]
-        key = {"views": self.views, "seed": self.seed, "epoch": self.epoch}
-        return self.policy.crops(images, index=index, **key)[0]
+        groups = self.crops.crops([self.images[number]], seed=self.seed, epoch=self.epoch, index=index)
+        return [group[0] for group in groups]
 
 
 def _one_thread(_: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -165,8 +167,21 @@ class MultiCrop:
         return sum(count for _, count in self.groups)
 
     def __call__(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
-        first, out = 0, []
-        for policy, count in self.groups:
-            out.append(policy(images, views=count, seed=seed, epoch=epoch, index=index, first=first))
-            first += count
-        return out
+        crops = self.crops(images, seed=seed, epoch=epoch, index=index)
+        return self.coloured(crops, seed=seed, epoch=epoch, index=index)
+
+    def crops(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
+        """The crops of each group, as `SimCLRPolicy.crops`."""
+        key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
+        return [policy.crops(images, views=count, first=first, **key) for policy, count, first in self._numbered()]
+
+    def coloured(self, crops: Sequence[Tensor], *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
+        """The crops of each group with their colours changed, as `SimCLRPolicy.coloured`."""
+        key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
+        groups = zip(crops, self._numbered(), strict=True)
+        return [policy.coloured(group, first=first, **key) for group, (policy, _, first) in groups]
+
+    def _numbered(self) -> list[tuple[SimCLRPolicy, int, int]]:
+        """Each group's policy, its number of views and the number of its first one."""
+        firsts = [0, *accumulate(count for _, count in self.groups)]
+        return [(policy, count, first) for (policy, count), first in zip(self.groups, firsts, strict=False)]
