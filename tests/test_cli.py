@@ -66,7 +66,7 @@ def test_views_of_a_folder_with_a_broken_image(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "3 instances" in done.stdout
     assert "224 x 224" in done.stdout
-    assert re.search(r"manyviews: 1 files of .* are left out:\n  .*fake.jpg", done.stderr)
+    assert re.search(r"manyviews: 1 file of .* left out:\n  .*fake.jpg", done.stderr)
     (tmp_path / "sheet.png").unlink()
     done = manyviews(*call, "--strict")
     assert done.returncode == 2
@@ -78,3 +78,7 @@ def test_views_that_cannot_be_written(tmp_path: Path) -> None:
     done = manyviews("views", "-o", str(tmp_path / "nowhere" / "sheet.png"))
     assert done.returncode == 2
     assert "cannot write" in done.stderr
+    for wrong in (("-o", "sheet.jpg"), ("--size", "0"), ("--data", "photo")):
+        done = manyviews("views", *wrong)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr

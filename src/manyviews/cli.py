@@ -20,7 +20,7 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: print(f"manyviews: {message}", file=sys.stderr)
     try:
         app.cli(prog="manyviews", description="Contrastive learning from any number of views.")
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"manyviews: {error}", file=sys.stderr)
         sys.exit(2)
 
@@ -92,6 +92,7 @@ def draw_views(
     epoch: int = 0,
     classes: Path | None = None,
     strict: bool = False,
+    follow_links: bool = False,
 ) -> None:
     """Draw instances and their views on a sheet, so that you see what the model sees.
 
@@ -107,6 +108,7 @@ def draw_views(
         epoch: of the views: each has its own.
         classes: a text file that names the classes (subfolders) to take, one a line.
         strict: a broken image is an error, instead of being named and left out.
+        follow_links: take images behind links that lead out of the folder.
     """
     import torch
 
@@ -116,10 +118,12 @@ def draw_views(
 
     if views < 1 or instances < 1:
         raise ValueError(f"views and instances must be >= 1, got {views} and {instances}")
-    images = load_dataset(data, classes=classes, strict=strict)["train"].images
+    if output.suffix.lower() != ".png":
+        raise ValueError(f"the sheet is a PNG: name it so, not {output}")
+    images = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)["train"].images
     index = permutation(len(images), seed)[:instances]
     chosen = [images[int(i)] for i in index]
-    side = size or min(224, *(length for image in chosen for length in image.shape[1:]))
+    side = size if size is not None else min(224, *(length for image in chosen for length in image.shape[1:]))
     large = side > 64
     policy = SimCLRPolicy(
         side,

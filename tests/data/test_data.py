@@ -1,5 +1,6 @@
 """Every source of data, good and hostile."""
 
+import contextlib
 import hashlib
 import io
 import os
@@ -19,7 +20,7 @@ import pytest
 import torch
 from PIL import Image
 
-from manyviews.data import BadImageError, DatasetError, ImageFiles, Split, cifar, download, files, load_dataset
+from manyviews.data import BadImageError, DatasetError, ImageFiles, Split, arrays, cifar, download, files, load_dataset
 from manyviews.data.pickles import load_numpy_pickle
 from manyviews.views import MultiCrop, SimCLRPolicy, ViewBatches, batches
 
@@ -93,6 +94,11 @@ def test_a_folder_of_splits_and_a_class_list(tmp_path: Path) -> None:
     assert len(data["train"]) == 3
     chosen.write_text("dog\nwolf\n")
     with pytest.raises(DatasetError, match="no folder for 1 listed classes, such as wolf"):
+        load_dataset(root, classes=chosen)
+    chosen.write_text("\ufeffcat\n", encoding="utf-8")
+    assert load_dataset(root, classes=chosen).classes == ("cat",)
+    chosen.write_text("dog\ndog\n")
+    with pytest.raises(DatasetError, match="names dog twice"):
         load_dataset(root, classes=chosen)
     chosen.write_text("")
     with pytest.raises(DatasetError, match="names no class"):
@@ -172,7 +178,7 @@ def test_broken_images_are_named_and_left_out(tmp_path: Path) -> None:
     truncated_jpeg(root / "cat" / "half.jpg")
     (root / "dog" / "fake.png").write_text("I am not a picture")
     (root / "dog" / "empty.jpg").write_bytes(b"")
-    with pytest.warns(UserWarning, match="3 files of .* are left out") as said:
+    with pytest.warns(UserWarning, match=r"3 files of .* left out") as said:
         data = load_dataset(root)
     (warning,) = said
     assert all(name in str(warning.message) for name in ("half.jpg", "fake.png", "empty.jpg"))
@@ -203,17 +209,103 @@ def test_a_link_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
         load_dataset(root, strict=True)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_image_found_broken_later_is_replaced_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(files, "DECODED_WHEN_LOADED", 3)
+    root = folder_of_classes(tmp_path / "pets")
+    truncated_jpeg(root / "cat" / "9.jpg")
+    images = load_dataset(root)["train"].images
+    indices = [torch.tensor([2, 3]), torch.tensor([3, 5])]
+    batches_of = ViewBatches(images, SimCLRPolicy(8), views=2, workers=workers)
+    with pytest.warns(UserWarning, match=r"9\.jpg is no whole image.*takes its place \(1 so far\)"):
+        found = list(batches_of(0, indices))
+    assert [index.tolist() for _, index in found] == [[2, 4], [4, 5]]
+    with pytest.raises(BadImageError, match=r"9\.jpg"):
+        list(ViewBatches(ImageFiles(images.paths, strict=True), SimCLRPolicy(8), views=2)(0, indices))
+
+
 def test_many_files_are_checked_by_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "DECODED_WHEN_LOADED", 3)
     root = folder_of_classes(tmp_path / "pets")
     (root / "dog" / "fake.png").write_text("no")
     truncated_jpeg(root / "dog" / "half.jpg")
-    with pytest.warns(UserWarning, match="1 files"):
+    with pytest.warns(UserWarning, match="1 file of"):
         images = load_dataset(root)["train"].images
     assert isinstance(images, ImageFiles)
     assert len(images) == 7
     with pytest.raises(BadImageError, match=r"half\.jpg"):
         list(images)
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    root = folder_of_classes(tmp_path / "traffic")
+    (root / "cat").rename(root / "train")
+    assert load_dataset(root).classes == ("dog", "train")
+
+
+def test_splits_that_two_folders_claim(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="are both for valid"):
+        load_dataset(folder_of_classes(tmp_path / "pets", ("train", "val", "validation")))
+
+
+def test_a_flat_test_split_has_no_labels(tmp_path: Path) -> None:
+    root = folder_of_classes(tmp_path / "pets", ("train",))
+    (root / "test").mkdir()
+    picture(5).save(root / "test" / "a.png")
+    data = load_dataset(root)
+    assert data["train"].labels is not None
+    assert data["test"].labels is None
+
+
+def test_images_beside_class_folders_and_odd_names_are_told(tmp_path: Path) -> None:
+    root = folder_of_classes(tmp_path / "pets")
+    picture(7).save(root / "loose.PNG")
+    (root / "cat" / ".cache").mkdir()
+    picture(8).save(root / "cat" / ".cache" / "hidden.png")
+    (root / "cat" / "folder.jpg").mkdir()
+    (root / "cat" / "loop.png").symlink_to(root / "cat" / "loop.png")
+    (root / "dog" / "gone.png").symlink_to(root / "dog" / "nowhere.png")
+    with pytest.warns(UserWarning, match=r"3 files of") as said:
+        data = load_dataset(root)
+    text = str(said[0].message)
+    assert "loose.PNG stands beside the class folders" in text
+    assert "loop.png is a link that leads nowhere" in text
+    assert "gone.png is a link that leads nowhere" in text
+    assert len(data["train"]) == 6
+
+
+def test_linked_class_folders_say_how_to_follow_them(tmp_path: Path) -> None:
+    real = folder_of_classes(tmp_path / "all")
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "cat").symlink_to(real / "cat", target_is_directory=True)
+    links = tmp_path / "some" / "dog"
+    links.mkdir()
+    (links / "a.png").symlink_to(real / "dog" / "0.png")
+    (tmp_path / "some" / "cat").unlink()
+    with pytest.raises(DatasetError, match=r"the class dog has no image .*follow_links"):
+        load_dataset(tmp_path / "some")
+    assert len(load_dataset(tmp_path / "some", follow_links=True)["train"]) == 1
+
+
+def test_malformed_exif_is_a_broken_image(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "hello"
+    held = io.BytesIO()
+    picture(size=(16, 16)).save(held, "JPEG", exif=exif)
+    for place in range(20, 80):
+        content = bytearray(held.getvalue())
+        content[place] = 9
+        (tmp_path / "a.jpg").write_bytes(bytes(content))
+        with contextlib.suppress(BadImageError):  # nothing else may come out
+            assert files.read_image(tmp_path / "a.jpg").shape[0] == 3
+
+
+def test_names_given_as_paths() -> None:
+    assert load_dataset(Path("photos")).name == "photos"
+    with pytest.raises(DatasetError, match="classes selects subfolders"):
+        load_dataset("photos", classes="list.txt")
 
 
 @pytest.mark.parametrize(
@@ -273,6 +365,42 @@ def test_broken_and_tricky_pickles_are_refused(content: bytes) -> None:
         load_numpy_pickle(io.BytesIO(content), "evil")
 
 
+class Forged:
+    """Pickles as a call of its first part, and then a state if there is one."""
+
+    def __init__(self, *parts: object) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> tuple:
+        return self.parts
+
+
+def forged_dtype() -> Forged:
+    """A field of pointers that says it has none."""
+    return Forged(np.dtype, ("V8", False, True), (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0))
+
+
+RECONSTRUCT = np.zeros(1).__reduce__()[0]
+POINTER = struct.pack("<Q", 0x4141414141414141)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), forged_dtype(), False, POINTER)),
+        Forged(np.float64(1).__reduce__()[0], (forged_dtype(), POINTER)),
+        Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype("O"), False, [1])),
+        Forged(RECONSTRUCT, (np.ndarray, (300_000, 3072), b"B")),
+        np.array([object], dtype=object),
+        np.zeros(2, dtype=[("a", "i4")]),
+    ],
+)
+def test_forged_arrays_are_refused_not_followed(held: object) -> None:
+    hostile = pickle.dumps({b"data": [held, held]}, protocol=2)
+    with pytest.raises(DatasetError, match="evil is not a pickle of numpy arrays"):
+        load_numpy_pickle(io.BytesIO(hostile), "evil")
+
+
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickles_of_arrays_are_read(protocol: int) -> None:
     held = {b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), b"labels": [1, 2], b"x": np.float64(2.5), b"n": b"ab"}
@@ -280,6 +408,17 @@ def test_pickles_of_arrays_are_read(protocol: int) -> None:
     assert read[b"labels"] == [1, 2]
     assert np.array_equal(read[b"data"], held[b"data"])
     assert read[b"x"] == 2.5
+    more = [
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(3, dtype=">i2"),
+        np.array(["ab", "c"]),
+        np.ones(2) > 0,
+    ]
+    for array, again in zip(
+        more, load_numpy_pickle(io.BytesIO(pickle.dumps(more, protocol=protocol)), "good"), strict=True
+    ):
+        assert np.array_equal(array, again)
+        assert array.dtype == again.dtype
     assert read[b"n"] == b"ab"
 
 
@@ -447,7 +586,7 @@ def test_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    ("held", "message"),
     [
         (
             {"images": np.array([np.zeros((2, 2, 3), np.uint8), np.zeros((3, 3, 3), np.uint8)], dtype=object)},
@@ -458,13 +597,23 @@ def test_arrays(tmp_path: Path) -> None:
         ({"images": np.zeros((0, 4, 4, 3), np.uint8)}, "must be"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.arange(3)}, "same instances"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.zeros(2)}, "labels must be integers"),
+        ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.array([0, 2**63 + 5], np.uint64)}, "from 0"),
+        ({"images": np.zeros((2, 4, 4, 3), np.uint8), "train_images": np.zeros((2, 4, 4, 3), np.uint8)}, "twice"),
+        ({"train_x_test": np.zeros((2, 4, 4, 3), np.uint8)}, "do not know what"),
         ({"labels": np.arange(3)}, "no images to train on"),
         ({"pictures": np.zeros((2, 4, 4, 3), np.uint8)}, "do not know what 'pictures' is"),
     ],
 )
-def test_arrays_that_are_not_images(tmp_path: Path, arrays: dict, message: str) -> None:
-    np.savez(tmp_path / "a.npz", **arrays)
+def test_arrays_that_are_not_images(tmp_path: Path, held: dict, message: str) -> None:
+    np.savez(tmp_path / "a.npz", **held)
     with pytest.raises(DatasetError, match=message):
+        load_dataset(tmp_path / "a.npz")
+
+
+def test_an_array_file_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 64, 64, 3), np.uint8))
+    monkeypatch.setattr(arrays, "MOST_BYTES", 10_000)
+    with pytest.raises(DatasetError, match="unpacks to"):
         load_dataset(tmp_path / "a.npz")
 
 

@@ -120,6 +120,33 @@ def test_groups_of_sizes_run_the_encoder_once_each() -> None:
     assert z.shape == (4, 8, 128)
 
 
+def test_groups_of_one_size_go_through_the_encoder_together() -> None:
+    norm = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(3, affine=False))
+    model = Embedder(norm, nn.Identity(), dim=3)
+    groups = [torch.rand(4, 2, 3, 8, 8), torch.rand(4, 1, 3, 4, 4), torch.rand(4, 3, 3, 8, 8) + 5]
+    h = model(groups).h
+    together = model(torch.cat([groups[0], groups[2]], 1)).h
+    torch.testing.assert_close(h[:, [0, 1, 3, 4, 5]], together)
+    assert h.shape == (4, 6, 3)
+
+
+def test_grey_images_go_through_a_resnet() -> None:
+    encoder = resnet_small(width=0.25).eval()
+    grey = torch.rand(2, 1, 8, 8)
+    torch.testing.assert_close(encoder(grey), encoder(grey.expand(-1, 3, -1, -1)))
+
+
+def test_asking_for_the_dim_leaves_the_encoder_as_it_was() -> None:
+    frozen = nn.BatchNorm2d(3).eval()
+    encoder = nn.Sequential(frozen, nn.AdaptiveAvgPool2d(2), nn.Flatten()).half()
+    encoder.training = True
+    assert representation_dim(encoder) == 12
+    assert encoder.training
+    assert not frozen.training
+    with pytest.raises(ValueError, match=r"give it as Embedder\(encoder, dim=...\)"):
+        Embedder(nn.Sequential(nn.Flatten(), nn.Linear(5, 4)))
+
+
 def test_any_module_is_an_encoder() -> None:
     encoder = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
     assert representation_dim(encoder) == 12

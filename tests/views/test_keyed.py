@@ -146,7 +146,61 @@ def test_bad_policies(options: dict, message: str) -> None:
 def test_bad_calls() -> None:
     with pytest.raises(ValueError, match="views must be >= 1"):
         POLICY(IMAGES, views=0, index=torch.arange(12), **KEY)
-    with pytest.raises(ValueError, match="index must number each of 12 images, got 3"):
+    with pytest.raises(ValueError, match="index must number each of 12 images"):
         POLICY(IMAGES, views=2, index=torch.arange(3), **KEY)
     with pytest.raises(ValueError, match="each group needs"):
         MultiCrop([])
+
+
+@pytest.mark.parametrize(
+    "images", [IMAGES.float(), IMAGES[0], IMAGES[:, :2], [image.float() for image in IMAGES], list(IMAGES[:, 0])]
+)
+def test_images_must_be_uint8_of_one_or_three_channels(images: object) -> None:
+    with pytest.raises(ValueError, match=r"images must be uint8|index must number"):
+        POLICY(images, views=2, index=torch.arange(12), **KEY)
+
+
+def test_images_are_left_as_they_are() -> None:
+    before = IMAGES.clone()
+    POLICY(IMAGES, views=2, index=torch.arange(12), **KEY)
+    assert torch.equal(IMAGES, before)
+
+
+def test_colours_change_crops_that_are_not_contiguous() -> None:
+    crops = POLICY.crops(IMAGES, views=4, index=torch.arange(12), **KEY)
+    some = POLICY.coloured(crops.clone()[:, :2], index=torch.arange(12), **KEY)
+    torch.testing.assert_close(some, reference()[:, :2], rtol=0, atol=1e-6)
+
+
+def test_autocast_does_not_reach_into_a_policy() -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        views = POLICY(IMAGES, views=4, index=torch.arange(12), **KEY)
+    assert torch.equal(views, reference())
+
+
+def test_grey_images_are_jittered_and_blurred_as_grey() -> None:
+    grey = IMAGES[:, :1]
+    views = POLICY(grey, views=4, index=torch.arange(12), **KEY)
+    coloured = POLICY(grey.expand(-1, 3, -1, -1), views=4, index=torch.arange(12), **KEY)
+    assert views.shape == (12, 4, 1, 16, 16)
+    torch.testing.assert_close(views, coloured[:, :, :1], rtol=0, atol=1e-5)
+    crops = POLICY.crops(grey, views=4, index=torch.arange(12), **KEY)
+    assert ((views - crops).abs().mean((2, 3, 4)) > 1e-3).float().mean() > 0.6
+
+
+def test_images_in_a_list_give_the_views_of_a_tensor_up_to_rounding() -> None:
+    smooth = torch.nn.functional.interpolate(IMAGES[:, :, :4, :4].float(), (20, 20), mode="bicubic")
+    images = smooth.clamp(0, 255).to(torch.uint8)
+    one, other = (POLICY(given, views=2, index=torch.arange(12), **KEY) for given in (images, list(images)))
+    assert (one - other).abs().mean() < 1 / 255
+
+
+@pytest.mark.parametrize("seed", [10**23, -1, -(2**63), 2**64])
+def test_any_integer_is_a_seed(seed: int) -> None:
+    assert 0 <= float(uniform(seed)) < 1
+
+
+def test_bad_batches() -> None:
+    for options in ({"size": 0}, {"size": 2, "rank": 2, "ranks": 2}, {"size": 2, "ranks": 0}, {"size": 2, "rank": -1}):
+        with pytest.raises(ValueError, match="a batch needs an instance"):
+            batches(10, seed=0, epoch=0, **options)

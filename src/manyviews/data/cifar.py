@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,17 +89,18 @@ def from_folder(folder: Path, layout: Layout) -> Dataset:
 
 
 def from_archive(archive: Path, layout: Layout) -> Dataset:
-    """Straight from the archive: nothing is unpacked to disk."""
+    """Straight from the archive, in one pass: nothing is unpacked to disk."""
     check(archive, layout.md5)
-    with tarfile.open(archive) as tar:
-
-        def member(name: str) -> IO[bytes]:
-            file = tar.extractfile(f"{layout.folder}/{name}")
-            if file is None:
-                raise DatasetError(f"{archive} holds no {layout.folder}/{name}")
-            return file
-
-        return _read(layout, member, str(archive))
+    wanted = {f"{layout.folder}/{name}": name for name in (*layout.train, layout.test, layout.meta)}
+    held: dict[str, bytes] = {}
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                if member.name in wanted and (file := tar.extractfile(member)) is not None:
+                    held[wanted[member.name]] = file.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise DatasetError(f"{archive} is no whole archive: {error}") from error
+    return _read(layout, lambda name: BytesIO(held[name]), str(archive))
 
 
 def _read(layout: Layout, opened: Open, where: str) -> Dataset:
@@ -112,19 +115,26 @@ def _read(layout: Layout, opened: Open, where: str) -> Dataset:
         return held
 
     def split(names: Iterable[str]) -> Split:
-        pixels, labels = [], []
+        pixels: list[np.ndarray] = []
+        labels: list[int] = []
         for name in names:
             batch = content(name)
-            data, label = np.asarray(batch.get(b"data")), np.asarray(batch.get(layout.label))
-            if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072 or label.shape != data.shape[:1]:
+            data, label = batch.get(b"data"), batch.get(layout.label)
+            if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
+                raise DatasetError(f"{where}/{name}: expected uint8 data (n, 3072)")
+            label = label.tolist() if isinstance(label, np.ndarray) else label
+            known = range(len(classes))
+            if not isinstance(label, list) or len(label) != len(data) or any(y not in known for y in label):
                 raise DatasetError(
-                    f"{where}/{name}: expected uint8 data (n, 3072) and n {layout.label.decode()}, "
-                    f"got {data.dtype} {data.shape} and {label.shape}"
+                    f"{where}/{name}: expected {len(data)} {layout.label.decode()} from 0 to {len(classes) - 1}"
                 )
             pixels.append(data)
-            labels.append(label)
+            labels += label
         images = torch.from_numpy(np.concatenate(pixels)).view(-1, 3, 32, 32)
-        return Split({IMAGE: images}, torch.from_numpy(np.concatenate(labels)).long())
+        return Split({IMAGE: images}, torch.tensor(labels, dtype=torch.int64))
 
-    classes = tuple(name.decode() for name in content(layout.meta)[layout.names])
+    names = content(layout.meta).get(layout.names)
+    if not isinstance(names, list) or not all(isinstance(name, bytes) for name in names):
+        raise DatasetError(f"{where}/{layout.meta} names no classes")
+    classes = tuple(name.decode(errors="replace") for name in names)
     return Dataset(layout.name, {"train": split(layout.train), "test": split([layout.test])}, classes)

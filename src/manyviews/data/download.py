@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -41,7 +42,8 @@ def download(address: str, file: Path, md5: str) -> None:
         ):
             resumed = answer.status == 206
             done = done if resumed else 0
-            total = int(answer.headers.get("Content-Length", 0)) + done or None
+            length = answer.headers.get("Content-Length", "")
+            total = int(length) + done if length.isdecimal() else None
             task = progress.add_task("", total=total, completed=done)
             with part.open("ab" if resumed else "wb") as out:
                 while block := answer.read(BLOCK):
@@ -55,9 +57,9 @@ def download(address: str, file: Path, md5: str) -> None:
                     "it goes on from there"
                 )
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # nothing is missing from the part
+        if error.code != 416 or not part.exists():  # 416: nothing is missing from the part
             raise DatasetError(_by_hand(address, file, error)) from error
-    except (OSError, TimeoutError) as error:
+    except (OSError, http.client.HTTPException) as error:
         raise DatasetError(_by_hand(address, file, error)) from error
     try:
         check(part, md5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split
@@ -27,6 +28,10 @@ SPLITS = {"train": ("train",), "valid": ("val", "valid", "validation"), "test": 
 
 class BadImageError(DatasetError):
     """A file that is no image, or not a whole one."""
+
+
+class _UnreadableError(Exception):
+    """Pixels that do not say what they mean."""
 
 
 def read_image(path: Path) -> Tensor:
@@ -54,17 +59,24 @@ def _opened(path: Path) -> Iterator[Image.Image]:
                 yield picture
     except Image.DecompressionBombError as error:
         raise DatasetError(f"{path}: {error}: {bomb}") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, EOFError) as error:
-        if isinstance(error, DatasetError):
-            raise
+    except _UnreadableError as error:
+        raise BadImageError(f"{path}: {error}") from error
+    except DatasetError:
+        raise
+    # PIL's readers fail in many ways on a broken file (struct.error, IndexError, ...).
+    except Exception as error:
         raise BadImageError(f"{path} is no whole image: {error}") from error
 
 
 def _pixels(picture: Image.Image) -> Tensor:
-    if picture.mode.startswith("I") or picture.mode == "F":
+    if picture.mode.startswith("I"):
         # 16 bits a pixel; PIL's own conversion cuts values off at 255.
-        values = np.asarray(picture).astype(np.float32)
-        picture = Image.fromarray((values * (255 / max(65535.0, values.max()))).astype(np.uint8))
+        values = np.asarray(picture).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise _UnreadableError("its pixels are neither 8 nor 16 bits: convert it")
+        picture = Image.fromarray((values // 257).astype(np.uint8))
+    elif picture.mode == "F":
+        raise _UnreadableError("its pixels are floats, of an unknown range: convert it")
     if picture.has_transparency_data:
         colours = picture.convert("RGBA")
         white = Image.new("RGBA", colours.size, "white")
@@ -74,15 +86,16 @@ def _pixels(picture: Image.Image) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageFiles(Sequence[Tensor]):
-    """Images that stay on disk until they are asked for."""
+    """Images that stay on disk until they are asked for; one that turns out broken is an error if `strict`."""
 
     paths: tuple[Path, ...] = field(repr=False)
+    strict: bool = False
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
-        return read_image(self.paths[index])
+        return read_image(self.paths[operator.index(index)])
 
     def __iter__(self) -> Iterator[Tensor]:
         return (read_image(path) for path in self.paths)
@@ -95,32 +108,45 @@ def load_folder(root: Path, classes: Path | None = None, strict: bool = False, f
     A link that leads out of the folder is left out unless `follow_links`.
     """
     wanted = _class_list(classes) if classes else None
-    parts = {split: root / name for split, names in SPLITS.items() for name in names if (root / name).is_dir()}
-    if "train" not in parts:
-        parts = {"train": root}
+    parts = _split_folders(root)
     skipped: list[str] = []
     names: tuple[str, ...] = ()
     splits: dict[str, Split] = {}
     for split, folder in parts.items():
-        scan = _Scan(folder, root, wanted, strict, follow_links, skipped)
-        here = scan.classes()
-        if splits and here != names:
+        scan = _Scan(folder, root, strict, follow_links, skipped)
+        here = scan.classes(wanted)
+        if split == "train":
+            names = here
+        elif here and here != names:
             odd = sorted(set(here) ^ set(names))
             raise DatasetError(f"{folder} has other classes than {parts['train']}: {', '.join(odd[:5])}")
-        names = here
-        splits[split] = scan.split(names)
+        splits[split] = scan.split(here)
     if skipped:
         lines = [*skipped[:10], "..."] if len(skipped) > 10 else skipped
-        warnings.warn("\n  ".join([f"{len(skipped)} files of {root} are left out:", *lines]), stacklevel=3)
-    return Dataset(root.name, splits, names, tuple(skipped))
+        message = f"{len(skipped)} {'file' if len(skipped) == 1 else 'files'} of {root} left out:"
+        warnings.warn("\n  ".join([message, *lines]), stacklevel=3)
+    return Dataset(root.resolve().name, splits, names, tuple(skipped))
 
 
-def _class_list(file: Path) -> tuple[str, ...]:
+def _split_folders(root: Path) -> dict[str, Path]:
+    """Folders of splits, if all folders there are such; else the one folder is for training."""
+    known = {name: split for split, names in SPLITS.items() for name in names}
+    folders = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
+    if "train" not in {f.name for f in folders} or not all(f.name in known for f in folders):
+        return {"train": root}
+    parts: dict[str, Path] = {"train": root / "train"}
+    for folder in folders:
+        if parts.setdefault(known[folder.name], folder) != folder:
+            raise DatasetError(f"{folder} and {parts[known[folder.name]]} are both for {known[folder.name]}: keep one")
+    return parts
+
+
+def _class_list(file: Path) -> list[str]:
     try:
-        lines = [line.strip() for line in file.read_text().splitlines()]
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(f"cannot read the class list {file}: {error}") from error
-    wanted = tuple(line.split()[0] for line in lines if line and not line.startswith("#"))
+    wanted = [line for line in lines if line and not line.startswith("#")]
     if not wanted:
         raise DatasetError(f"the class list {file} names no class")
     return wanted
@@ -128,31 +154,42 @@ def _class_list(file: Path) -> tuple[str, ...]:
 
 @dataclass
 class _Scan:
+    """One folder's images, the classes they are in, and what has to be left out."""
+
     folder: Path
     root: Path
-    wanted: tuple[str, ...] | None
     strict: bool
     follow_links: bool
     skipped: list[str]
 
-    def classes(self) -> tuple[str, ...]:
+    def classes(self, wanted: list[str] | None) -> tuple[str, ...]:
+        """The class folders; of a list, those it names, by its whole lines or their first words."""
         found = sorted(d.name for d in self.folder.iterdir() if d.is_dir() and not d.name.startswith("."))
-        if self.wanted is None:
+        if wanted is None or not found:
             return tuple(found)
-        missing = [name for name in self.wanted if name not in found]
+        chosen = [line if line in found else line.split()[0] for line in wanted]
+        missing = [name for name in chosen if name not in found]
         if missing:
             raise DatasetError(f"{self.folder} has no folder for {len(missing)} listed classes, such as {missing[0]}")
-        return self.wanted
+        if len(set(chosen)) < len(chosen):
+            twice = next(name for name in chosen if chosen.count(name) > 1)
+            raise DatasetError(f"the class list names {twice} twice")
+        return tuple(chosen)
 
     def split(self, names: tuple[str, ...]) -> Split:
         paths: list[Path] = []
         labels: list[int] = []
         for label, name in enumerate(names):
+            before = len(self.skipped)
             own = self.images(self.folder / name)
             if not own:
-                raise DatasetError(f"the class {name} has no image in {self.folder / name}")
+                why = f": {self.skipped[before]}" if len(self.skipped) > before else ""
+                raise DatasetError(f"the class {name} has no image in {self.folder / name}{why}")
             paths += own
             labels += [label] * len(own)
+        loose = self.images(self.folder, below=False) if names else []
+        for path in loose:
+            self.leave_out(f"{path} stands beside the class folders")
         if not names:
             paths = self.images(self.folder)
         if not paths:
@@ -160,13 +197,21 @@ class _Scan:
             raise DatasetError(f"{self.folder} holds no images ({endings}), nor folders of them")
         return self.checked(paths, torch.tensor(labels) if names else None, names)
 
-    def images(self, folder: Path) -> list[Path]:
-        found = sorted(p for p in folder.rglob("*") if p.suffix.lower() in ENDINGS and not p.name.startswith("."))
+    def images(self, folder: Path, below: bool = True) -> list[Path]:
         inside = []
-        for path in found:
-            if not self.follow_links and not path.resolve().is_relative_to(self.root.resolve()):
+        for path in sorted(folder.rglob("*") if below else folder.glob("*")):
+            if path.suffix.lower() not in ENDINGS or any(p.startswith(".") for p in path.relative_to(folder).parts):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                continue
+            try:
+                real = path.resolve(strict=True)
+            except (OSError, RuntimeError):  # a link to nothing, or to itself
+                self.leave_out(f"{path} is a link that leads nowhere")
+                continue
+            if not self.follow_links and not real.is_relative_to(self.root.resolve()):
                 self.leave_out(f"{path} is a link out of the folder (follow_links=True allows it)")
-            elif path.is_file():
+            elif real.is_file():
                 inside.append(path)
         return inside
 
@@ -174,21 +219,24 @@ class _Scan:
         decode = len(paths) <= DECODED_WHEN_LOADED
         kept: list[int] = []
         decoded: list[Tensor] = []
-        held = 0
+        one_tensor, held = decode, 0
         for number, path in enumerate(paths):
             try:
-                image = read_image(path) if decode else None
-                if not decode:
+                if decode:
+                    image = read_image(path)
+                else:
                     check_header(path)
             except BadImageError as error:
                 self.leave_out(str(error), error)
                 continue
             kept.append(number)
-            if image is not None and held <= IN_MEMORY and (not decoded or image.shape == decoded[0].shape):
-                decoded.append(image)
+            if one_tensor:
                 held += image.nbytes
-            else:
-                decoded, held = [], IN_MEMORY + 1
+                one_tensor = held <= IN_MEMORY and (not decoded or image.shape == decoded[0].shape)
+                if one_tensor:
+                    decoded.append(image)
+                else:
+                    decoded.clear()
         if not kept:
             raise DatasetError(
                 f"none of {len(paths)} files in {self.folder} is a whole image, first: {self.skipped[0]}"
@@ -198,10 +246,8 @@ class _Scan:
             for label, name in enumerate(names):
                 if not (labels == label).any():
                     raise DatasetError(f"the class {name} has no whole image in {self.folder / name}")
-        rows: Tensor | ImageFiles = ImageFiles(tuple(paths[n] for n in kept))
-        if len(decoded) == len(kept):
-            rows = torch.stack(decoded)
-        return Split({IMAGE: rows}, labels)
+        on_disk = ImageFiles(tuple(paths[n] for n in kept), self.strict)
+        return Split({IMAGE: torch.stack(decoded) if one_tensor else on_disk}, labels)
 
     def leave_out(self, line: str, error: DatasetError | None = None) -> None:
         if self.strict:

@@ -27,8 +27,9 @@ def load_dataset(
     """A data set by its name or its path.
 
     Args:
-        source: "photos" or "digits" (in the package), "cifar10" or "cifar100" (in `data_home()`, downloaded if need
-            be), or a path: a folder of images, a CIFAR folder or archive, a .npz or .npy file.
+        source: a path that exists, else "photos" or "digits" (in the package), "cifar10" or "cifar100" (in
+            `data_home()`, downloaded if need be). A path is a folder of images, a CIFAR folder or archive, a .npz or
+            .npy file.
         classes: a text file that names the classes (subfolders) to take, one a line.
         strict: a broken image is an error, instead of being named and left out.
         follow_links: take images behind links that lead out of the folder.
@@ -40,23 +41,27 @@ def load_dataset(
         >>> load_dataset("photos")["test"]
         Split({'image': (1000, 3, 32, 32)}, labels)
     """
-    path = Path(source).expanduser()
-    if str(source) in NAMED and not path.exists():
-        if source in cifar.LAYOUTS:
-            return cifar.load_cifar(str(source), data_home())
-        return embedded.photos() if source == "photos" else embedded.digits()
+    path, name = Path(source).expanduser(), str(source)
+    if classes is not None and not (path.is_dir() and cifar.layout_of(path) is None):
+        raise DatasetError(f"classes selects subfolders of a folder of images, which {name} is not")
+    if name in NAMED and not path.exists():
+        if name in cifar.LAYOUTS:
+            return cifar.load_cifar(name, data_home())
+        return embedded.photos() if name == "photos" else embedded.digits()
     if not path.exists():
-        near = difflib.get_close_matches(str(source), NAMED, n=1)
-        hint = f": did you mean {near[0]}?" if near else ""
-        raise DatasetError(f"no data set {str(source)!r}{hint} It is neither a path nor one of {', '.join(NAMED)}")
+        near = difflib.get_close_matches(name, NAMED, n=1)
+        hint = f": did you mean {near[0]}?" if near else "."
+        raise DatasetError(f"no data set {name!r}{hint} It is neither a path nor one of {', '.join(NAMED)}")
     layout = cifar.layout_of(path)
     if layout is not None:
         return cifar.from_folder(path, layout) if path.is_dir() else cifar.from_archive(path, layout)
     if path.is_dir():
         inside = [path / known.folder for known in cifar.LAYOUTS.values() if cifar.layout_of(path / known.folder)]
-        if len(inside) == 1:
+        if len(inside) > 1:
+            raise DatasetError(f"{path} holds more than one CIFAR: name one of {', '.join(map(str, inside))}")
+        if inside:
             return load_dataset(inside[0])
         return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
-    if path.suffix in (".npz", ".npy"):
+    if path.suffix.lower() in (".npz", ".npy"):
         return arrays.load_arrays(path)
     raise DatasetError(f"{path}: expected a folder of images, a .npz or .npy file, or an archive of CIFAR")

@@ -1,19 +1,63 @@
-"""Reading a stranger's pickle without running it: numpy arrays, containers, numbers and strings alone."""
+"""Reading a stranger's pickle without running it: numbers, strings, lists, dicts and plain numpy arrays.
+
+Nothing of numpy's own unpickling is used: it trusts the pickle's flags, and a forged dtype makes it follow pointers.
+The names a pickle calls are answered by small stand-ins that take an array's bytes, its shape and one of a few dtypes.
+"""
 
 from __future__ import annotations
 
-import importlib
 import pickle
+import re
 from typing import IO, Any
 
 import numpy as np
 
 from manyviews.data.dataset import DatasetError
 
-# numpy 2 moved its core; a pickle names the place of the numpy that wrote it.
-_CORES = ("numpy.core", "numpy._core")
-_OURS = _CORES[int(np.__version__.split(".")[0]) >= 2]
-_ADMITTED = {("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer")}
+
+class _Dtype:
+    """Stands for numpy.dtype: booleans, integers, floats and fixed strings, nothing with a pointer in it."""
+
+    def __init__(self, code: str | bytes, *_flags: object) -> None:
+        code = code.decode("latin1") if isinstance(code, bytes) else code
+        if not isinstance(code, str) or not re.fullmatch(r"[<>=|]?([iu][1248]|f[248]|b1|[SU]\d{1,5})", code):
+            raise pickle.UnpicklingError(f"an array of {code!r}")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        order: Any = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
+        if order not in ("<", ">", "=", "|"):
+            raise pickle.UnpicklingError(f"a byte order {order!r}")
+        self.dtype = self.dtype.newbyteorder(order)
+
+
+class _Array:
+    """Stands for an array until its bytes are there."""
+
+    value: np.ndarray | None = None
+
+    def __init__(self, *_shape: object) -> None:
+        pass
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, fortran, content = state
+        self.value = _array(content, dtype, shape, "F" if fortran else "C")
+
+
+def _array(content: object, dtype: object, shape: object, order: object = "C") -> np.ndarray:
+    if not isinstance(content, (bytes, bytearray)) or not isinstance(dtype, _Dtype) or order not in ("C", "F"):
+        raise pickle.UnpicklingError("an array that is not plain bytes")
+    return np.frombuffer(bytes(content), dtype.dtype).reshape(shape, order=order)  # type: ignore[call-overload]
+
+
+def _from_buffer(content: object, dtype: object, shape: object, order: object) -> _Array:
+    made = _Array()
+    made.value = _array(content, dtype, shape, order)
+    return made
+
+
+def _scalar(dtype: object, content: object) -> Any:
+    return _array(content, dtype, ()).item()
 
 
 def _encoded(text: str, encoding: str) -> bytes:
@@ -23,24 +67,44 @@ def _encoded(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+_CORE = r"numpy\.(_?core)\."
+_STAND_INS: list[tuple[str, object]] = [
+    (_CORE + r"multiarray\._reconstruct", _Array),
+    (_CORE + r"multiarray\.scalar", _scalar),
+    (_CORE + r"numeric\._frombuffer", _from_buffer),
+    (r"numpy\.dtype", _Dtype),
+    (r"numpy\.ndarray", "the type of the array that _reconstruct is to make"),
+    (r"_codecs\.encode", _encoded),
+]
+
+
 class _NumpyOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        core, _, part = module.rpartition(".")
-        if core in _CORES and (part, name) in _ADMITTED:
-            return getattr(importlib.import_module(f"{_OURS}.{part}"), name)
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        if (module, name) == ("_codecs", "encode"):
-            return _encoded
+        for pattern, stand_in in _STAND_INS:
+            if re.fullmatch(pattern, f"{module}.{name}"):
+                return stand_in
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _resolved(held: object) -> Any:
+    """The arrays in the place of their stand-ins, in dicts, lists and tuples."""
+    if isinstance(held, _Array):
+        if held.value is None:
+            raise pickle.UnpicklingError("an array without its bytes")
+        return held.value
+    if isinstance(held, dict):
+        return {key: _resolved(value) for key, value in held.items()}
+    if isinstance(held, (list, tuple)):
+        return type(held)(_resolved(value) for value in held)
+    if held is None or isinstance(held, (bool, int, float, str, bytes)):
+        return held
+    raise pickle.UnpicklingError(f"a {type(held).__name__}")
 
 
 def load_numpy_pickle(file: IO[bytes], name: str) -> Any:
     """The content of a pickle that holds numpy arrays; anything else is refused before it runs."""
     try:
-        return _NumpyOnly(file, encoding="bytes").load()
-    except MemoryError as error:
-        raise DatasetError(f"{name}: it asks for more memory than there is") from error
+        return _resolved(_NumpyOnly(file, encoding="bytes").load())
     # A broken pickle fails in any way its opcodes can; none of them is ours to tell apart.
     except Exception as error:
         raise DatasetError(f"{name} is not a pickle of numpy arrays: {error}. Nothing of it was run") from error

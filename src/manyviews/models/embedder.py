@@ -74,13 +74,20 @@ class Embedder(nn.Module):
                 shapes = ", ".join(str(tuple(g.shape)) for g in groups)
                 raise ValueError(f"views must be (instances, views, channels, height, width), got {shapes}")
         # The head is small: it sees all views at once even when the encoder runs once a size.
-        h = torch.cat([self._representations(group) for group in groups], 1)
+        h = torch.cat(self._representations(groups), 1)
         if self.each_view:
             return Embedded(h, torch.stack([self.head(view) for view in h.unbind(1)], 1))
         return Embedded(h, self.head(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
 
-    def _representations(self, group: Tensor) -> Tensor:
-        if self.each_view:
-            return torch.stack([self.encoder(view) for view in group.unbind(1)], 1)
-        h: Tensor = self.encoder(group.flatten(0, 1))
-        return h.unflatten(0, group.shape[:2])
+    def _representations(self, groups: list[Tensor]) -> list[Tensor]:
+        """H of each group; groups of one size go through the encoder together."""
+        out: dict[int, Tensor] = {}
+        for size in dict.fromkeys(group.shape[2:] for group in groups):
+            alike = [number for number, group in enumerate(groups) if group.shape[2:] == size]
+            views = torch.cat([groups[number] for number in alike], 1) if len(alike) > 1 else groups[alike[0]]
+            if self.each_view:
+                h = torch.stack([self.encoder(view) for view in views.unbind(1)], 1)
+            else:
+                h = self.encoder(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+            out |= zip(alike, h.split([groups[number].shape[1] for number in alike], 1), strict=True)
+        return [out[number] for number in range(len(groups))]

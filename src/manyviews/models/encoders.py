@@ -33,7 +33,7 @@ def get_encoder(name: str, **options: Any) -> nn.Module:
         return _foreign(package, model, options)
     if name not in ENCODERS:
         near = difflib.get_close_matches(name, ENCODERS, n=1)
-        hint = f": did you mean {near[0]}?" if near else ""
+        hint = f": did you mean {near[0]}?" if near else "."
         known = ", ".join([*ENCODERS, "timm:NAME", "torchvision:NAME"])
         raise ValueError(f"no encoder {name!r}{hint} There are {known}")
     return ENCODERS[name](**options)
@@ -48,22 +48,34 @@ def _foreign(package: str, model: str, options: dict[str, Any]) -> nn.Module:
         made: nn.Module = library.create_model(model, num_classes=0, **options)
         return made
     made = library.get_model(model, **options)
-    for classifier in ("fc", "classifier", "heads", "head"):
-        if hasattr(made, classifier):
-            setattr(made, classifier, nn.Identity())
-            return made
-    raise ValueError(f"torchvision:{model}: cannot find its classifier to leave it out")
+    last = [name for name, module in made.named_modules() if isinstance(module, nn.Linear)]
+    if not last:
+        raise ValueError(f"torchvision:{model}: cannot find its classifier to leave it out")
+    parent, _, name = last[-1].rpartition(".")
+    setattr(made.get_submodule(parent), name, nn.Identity())
+    return made
 
 
 def representation_dim(encoder: nn.Module, image: Tensor | None = None) -> int:
-    """The length of an encoder's representations: its `dim`, or what it gives for an image (1, 3, H, W)."""
-    dim = getattr(encoder, "dim", None)
-    if isinstance(dim, int):
-        return dim
-    training = encoder.training
-    with torch.no_grad():
-        h = encoder.eval()(torch.zeros(1, 3, 64, 64) if image is None else image)
-    encoder.train(training)
+    """The length of an encoder's representations: its `dim`, timm's `num_features`, or what it gives for an image."""
+    for name in ("dim", "num_features"):
+        dim = getattr(encoder, name, None)
+        if isinstance(dim, int) and not isinstance(encoder, (nn.Softmax, nn.modules.batchnorm._BatchNorm)):
+            return dim
+    like = next(encoder.parameters(), torch.zeros(()))
+    image = torch.zeros(1, 3, 64, 64) if image is None else image
+    training = [(module, module.training) for module in encoder.modules()]
+    try:
+        with torch.no_grad():
+            h = encoder.eval()(image.to(like))
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        raise ValueError(
+            f"cannot tell the length of the encoder's representations from an image {tuple(image.shape)} ({error}): "
+            "give it as Embedder(encoder, dim=...)"
+        ) from error
+    finally:
+        for module, mode in training:
+            module.training = mode
     if not isinstance(h, Tensor) or h.dim() != 2:
         shape = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
         raise ValueError(f"an encoder must map images (B, 3, H, W) to vectors (B, dim), this one gives {shape}")

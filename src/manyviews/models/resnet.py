@@ -119,6 +119,8 @@ class ResNet(nn.Module):
                 module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] == 1:
+            x = x.expand(-1, 3, -1, -1)  # grey as colour
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for name in self.stages:

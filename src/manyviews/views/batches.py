@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from manyviews.data import ImageFiles
+from manyviews.data import BadImageError, DatasetError, ImageFiles
 from manyviews.views.keyed import permutation
 from manyviews.views.policy import MultiCrop, SimCLRPolicy
 
 
 def fixed_batch(batch_size: int, views: int) -> int:
-    """Instances a batch when instances x views stay constant, as in the paper's ablation.
+    """Instances a batch when instances x views stay constant, as near as whole instances allow (the paper's ablation).
 
     Example:
         >>> fixed_batch(256, views=4)
@@ -35,6 +36,8 @@ def batches(instances: int, size: int, seed: int, epoch: int, rank: int = 0, ran
         >>> [len(batch) for batch in batches(10, 4, seed=0, epoch=0)]
         [4, 4]
     """
+    if size < 1 or not 0 <= rank < ranks:
+        raise ValueError(f"a batch needs an instance and a rank one of {ranks}, got size {size} and rank {rank}")
     if size > instances:
         raise ValueError(f"a batch of {size} is larger than the data set of {instances} instances")
     if size % ranks:
@@ -50,7 +53,7 @@ class ViewBatches:
 
     Images in memory are a uint8 tensor and need no workers. Images on disk are decoded and cropped in `workers`
     processes; colours are changed here, in batches. Views do not depend on the number of workers. A file that turns out
-    broken fails and is named; load the folder again to leave it out.
+    broken is named, and the next whole one takes its place (a strict data set makes it an error).
 
     Example:
         >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
@@ -96,13 +99,21 @@ class ViewBatches:
             worker_init_fn=_one_thread,
         )
         instances = iter(loader)
+        broken: set[str] = set()
         for index in indices:
             batch = [next(instances) for _ in index]
-            yield [torch.stack(group) for group in zip(*batch, strict=True)], index
+            new = sorted({line for _, _, lines in batch for line in lines} - broken)
+            broken.update(new)
+            for line in new:
+                warnings.warn(f"{line}; the next image takes its place ({len(broken)} so far)", stacklevel=3)
+            groups = zip(*(crops for crops, _, _ in batch), strict=True)
+            yield [torch.stack(group) for group in groups], torch.tensor([number for _, number, _ in batch])
 
 
 @dataclass(frozen=True)
-class _Cropped(torch_data.Dataset[list[Tensor]]):
+class _Cropped(torch_data.Dataset[tuple[list[Tensor], int, list[str]]]):
+    """Crops of an instance, which instance it is, and what could not be read on the way to it."""
+
     images: ImageFiles
     crops: MultiCrop
     seed: int
@@ -111,10 +122,21 @@ class _Cropped(torch_data.Dataset[list[Tensor]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, number: int) -> list[Tensor]:
-        index = torch.tensor([number])
-        groups = self.crops.crops([self.images[number]], seed=self.seed, epoch=self.epoch, index=index)
-        return [group[0] for group in groups]
+    def __getitem__(self, number: int) -> tuple[list[Tensor], int, list[str]]:
+        broken = []
+        for place in range(len(self)):
+            taken = (number + place) % len(self)
+            try:
+                image = self.images[taken]
+            except BadImageError as error:
+                if self.images.strict:
+                    raise
+                broken.append(str(error))
+                continue
+            index = torch.tensor([taken])
+            groups = self.crops.crops([image], seed=self.seed, epoch=self.epoch, index=index)
+            return [group[0] for group in groups], taken, broken
+        raise DatasetError(f"none of {len(self)} images can be read, first: {broken[0]}")
 
 
 def _one_thread(_: int) -> None:

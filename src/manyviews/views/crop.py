@@ -39,7 +39,7 @@ def boxes(uniforms: Tensor, sizes: Tensor, scale: tuple[float, float], ratio: tu
     whole = width / height
     central_w = torch.where(whole > ratio[1], (height * ratio[1]).round(), width)
     central_h = torch.where(whole < ratio[0], (width / ratio[0]).round(), height)
-    h, w = torch.where(found, h, central_h), torch.where(found, w, central_w)
+    h, w = (torch.where(found, drawn, central).clamp_min(1) for drawn, central in ((h, central_h), (w, central_w)))
     draw_top, draw_left = uniforms[..., -2:].to(torch.float64).unbind(-1)
     top = torch.where(found, torch.floor(draw_top * (height - h + 1)), torch.floor((height - h) / 2))
     left = torch.where(found, torch.floor(draw_left * (width - w + 1)), torch.floor((width - w) / 2))
@@ -96,10 +96,12 @@ def resized_batch(images: Tensor, box: Tensor, size: int, mirrored: Tensor, out:
 def resized_each(image: Tensor, box: Tensor, size: int, mirrored: Tensor) -> Tensor:
     """Boxes (N, 4) of one image (C, H, W) uint8 as (N, C, size, size) uint8, mirrored where said."""
     image = image[None].contiguous(memory_format=torch.channels_last)
+    whole = image.device.type == "cpu"  # torch resizes whole numbers there, and PIL's way; elsewhere floats alone
     out = []
     for (top, left, h, w), mirror in zip(box.tolist(), mirrored.tolist(), strict=True):
         part = image[:, :, top : top + h, left : left + w]
-        view = interpolate(part, (size, size), mode="bicubic", antialias=True, align_corners=False)
+        view = interpolate(part if whole else part.float(), (size, size), mode="bicubic", antialias=True)
+        view = view if whole else view.round().clamp(0, 255).to(torch.uint8)
         out.append(view.flip(3) if mirror else view)
     return torch.cat(out)
 

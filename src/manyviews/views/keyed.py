@@ -30,7 +30,8 @@ def hashed(*key: int | Tensor) -> Tensor:
     device = next((part.device for part in key if isinstance(part, Tensor)), None)
     state = torch.zeros((), dtype=torch.int64, device=device)
     for part in key:
-        state = _mixed((state ^ part) + _STEP)
+        bits = (part + 2**63) % 2**64 - 2**63 if isinstance(part, int) else part  # 64 of them, with a sign
+        state = _mixed((state ^ bits) + _STEP)
     return state
 
 

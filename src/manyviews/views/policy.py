@@ -80,8 +80,12 @@ class SimCLRPolicy:
         """Cropped, resized and mirrored views (B, N, C, size, size): float32, or uint8 of images of many sizes."""
         if views < 1:
             raise ValueError(f"views must be >= 1, got {views}")
-        if len(index) != len(images):
-            raise ValueError(f"index must number each of {len(images)} images, got {len(index)} numbers")
+        _check(images, index)
+        index = index.to(images[0].device)
+        with torch.autocast(index.device.type, enabled=False):
+            return self._crops(images, views, seed, epoch, index, first)
+
+    def _crops(self, images: Images, views: int, seed: int, epoch: int, index: Tensor, first: int) -> Tensor:
         draws = self._draws(_CROP, seed, epoch, index, views, first)
         box = crop.boxes(draws[..., :-1], crop.sizes_of(images).to(draws.device), self.scale, self.ratio)
         mirrored = draws[..., -1] < self.mirror
@@ -97,15 +101,21 @@ class SimCLRPolicy:
         return out
 
     def coloured(self, crops: Tensor, *, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
-        """Crops (B, N, C, size, size) with jitter, grey and blur, in place if they are float32."""
-        views = crops.shape[1]
-        if crops.dtype == torch.uint8:
-            crops = crops.to(torch.float32).mul_(1 / 255)
-        if crops.shape[2] != 3:
-            return crops  # grey images have no colour to change
-        draws = self._draws(_COLOUR, seed, epoch, index, views, first).to(crops.device).flatten(0, 1)
-        self._colour(crops.flatten(0, 1), draws)
-        return crops
+        """Crops (B, N, C, size, size) with jitter, grey and blur; changed in place if they are float32."""
+        if crops.dim() != 5 or crops.shape[2] not in (1, 3):
+            raise ValueError(f"crops must be (instances, views, 1 or 3, height, width), got {tuple(crops.shape)}")
+        scale = 1 / 255 if crops.dtype == torch.uint8 else 1.0
+        crops = crops.to(torch.float32).contiguous()
+        crops = crops if scale == 1 else crops.mul_(scale)
+        draws = self._draws(_COLOUR, seed, epoch, index.to(crops.device), crops.shape[1], first).flatten(0, 1)
+        with torch.autocast(crops.device.type, enabled=False):
+            if crops.shape[2] == 3:
+                self._colour(crops.flatten(0, 1), draws)
+                return crops
+            # A grey image as a colour one: brightness, contrast and blur change it, the others leave it.
+            colour = crops.expand(-1, -1, 3, -1, -1).contiguous()
+            self._colour(colour.flatten(0, 1), draws)
+            return colour[:, :, :1].contiguous()
 
     def _colour(self, views: Tensor, draws: Tensor) -> None:
         """Change views (V, 3, H, W) by uniform numbers (V, _COLOUR)."""
@@ -135,6 +145,18 @@ class SimCLRPolicy:
             number,
             torch.arange(kind.start, kind.stop, device=device),
         )
+
+
+def _check(images: Images, index: Tensor) -> None:
+    if len(images) == 0 or len(index) != len(images) or index.dim() != 1 or index.is_floating_point():
+        raise ValueError(
+            f"index must number each of {len(images)} images, at least one, got {index.dtype} {tuple(index.shape)}"
+        )
+    for image in [images] if isinstance(images, Tensor) else images:
+        dims = 4 if isinstance(images, Tensor) else 3
+        if image.dtype != torch.uint8 or image.dim() != dims or image.shape[-3] not in (1, 3):
+            expected = "(instances, 1 or 3, height, width)" if dims == 4 else "(1 or 3, height, width) each"
+            raise ValueError(f"images must be uint8 {expected}, got {image.dtype} {tuple(image.shape)}")
 
 
 # Which draws of a view go into what; appended to, never renumbered, so that old seeds keep their views.
