@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 
-def interleaved(work: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+def interleaved(work: dict[Name, Callable[[], object]], seconds: float) -> dict[Name, float]:
     """Median seconds of each function, called in turns for about so long, at least five times."""
-    times: dict[str, list[float]] = {name: [] for name in work}
+    times: dict[Name, list[float]] = {name: [] for name in work}
     for function in work.values():
         function()
     end, rounds = time.perf_counter() + seconds, 0
