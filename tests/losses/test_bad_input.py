@@ -146,7 +146,7 @@ def test_bad_temperature(temperature: float) -> None:
         (lambda: mv.SigLIP(bias=math.nan), "bias must be a finite number"),
         (lambda: mv.Anchored(anchor=0.5), "anchor must be"),
         (lambda: mv.MVDHEL(1e-30), "at least 1e-6"),
-        (lambda: audit(mv.InfoNCE(), views=3), "at most 2 here"),
+        (lambda: audit(mv.InfoNCE(), views=3), "InfoNCE is a loss of 2 views, got 3"),
         (lambda: audit(lambda P, A: (P * 0).flatten(1).sum(1)), "is not finite: mind that P"),
         (lambda: Riesz(1.0), "between -2 and 0"),
         (lambda: Logarithmic(beta=0), "beta must be > 0"),

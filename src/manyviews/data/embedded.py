@@ -63,4 +63,4 @@ def digit_features(pixels: Tensor) -> dict[str, Tensor]:
 
 
 def _file(name: str) -> BytesIO:
-    return BytesIO(files("manyviews.data").joinpath("embedded", name).read_bytes())
+    return BytesIO(files("manyviews.data").joinpath("shipped", name).read_bytes())

@@ -32,6 +32,8 @@ Pair = tuple[int, int]
 
 DOMINANT = 40.0
 """A difference of logarithms before which the smaller does not count."""
+DRAWS = 3
+"""Random points at which a loss is differentiated."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Audit:
         return self.coupling == "none"
 
 
-def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int | None = None, draws: int = 3) -> Audit:
+def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int | None = None) -> Audit:
     """Measure the principles of an objective, or of any callable of P and A (M, N, N).
 
     At four views (two for a loss of two views) if `views` does not say otherwise. P has -inf on its diagonal (a view
@@ -63,14 +65,16 @@ def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int 
     """
     most = objective.most_views if isinstance(objective, Objective) else math.inf
     views = int(min(4, most)) if views is None else views
-    if not 2 <= views <= most or draws < 1:
-        raise ValueError(f"views must be >= 2 (at most {most} here) and draws >= 1, got {views} and {draws}")
+    if views < 2:
+        raise ValueError(f"views must be >= 2, got {views}: there is nothing to align")
+    if views > most:
+        raise ValueError(f"{type(objective).__name__} is a loss of {most} views, got {views}")
     pairs = ~torch.eye(views, dtype=torch.bool)
     formula: Callable[[Tensor, Tensor], Tensor] = objective
     if isinstance(objective, Objective):
         formula, pairs = objective.formula, objective.pairs(views)
-    ordinary = _Derivatives(formula, pairs, draws, level=1.0)
-    dominated = _Derivatives(formula, pairs, draws, level=DOMINANT)
+    ordinary = _Derivatives(formula, pairs, level=1.0)
+    dominated = _Derivatives(formula, pairs, level=DOMINANT)
     return Audit(
         simultaneous_alignment=_simultaneous(dominated, len(pairs)),
         accurate_energy=_accurate(ordinary, len(pairs)),
@@ -82,7 +86,7 @@ def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int 
 class _Derivatives:
     """Which positives and energies a loss depends on, and which act together, at random points."""
 
-    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, draws: int, level: float) -> None:
+    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, level: float) -> None:
         views = len(pairs)
         positives = [(l, m) for l, m in pairs.nonzero().tolist()]
         energies = [(l, m) for l in range(views) for m in range(views)]
@@ -97,7 +101,7 @@ class _Derivatives:
         outweighed = torch.zeros(split, len(energies), dtype=torch.float64)
         first = torch.zeros(count, dtype=torch.float64)
         second = torch.zeros(count, count, dtype=torch.float64)
-        for _ in range(draws):
+        for _ in range(DRAWS):
             point = torch.randn(count, dtype=torch.float64, generator=generator)
             point[split:] += level
             first += torch.autograd.functional.jacobian(loss, point).abs()
