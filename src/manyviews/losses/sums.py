@@ -83,7 +83,8 @@ class Exponential(Sums):
     """log sum exp, one exponential for both sides."""
 
     def __init__(self, x: Tensor, present: Tensor | None, tiles: list[Tile], keep: int) -> None:
-        super().__init__(x.transpose(0, 1).mul(BASE).contiguous(), present)
+        rows = x.new_empty(x.shape[1], x.shape[0], x.shape[2])
+        super().__init__(torch.mul(x.transpose(0, 1), BASE, out=rows), present)
         sizes = [math.prod(tile.shape) for tile in tiles]
         ends = [end for end in accumulate(sizes) if end * x.element_size() <= keep]
         self.kept_at = {tile.place: end for tile, end in zip(tiles, ends, strict=False)}
