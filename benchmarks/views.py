@@ -7,6 +7,8 @@ Medians of calls interleaved in one process, one thread.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -47,8 +49,8 @@ def main() -> None:
         index = torch.arange(count)
         seconds = interleaved(
             {
-                "ours": lambda: policy(given, views=views, seed=0, epoch=0, index=index),  # noqa: B023
-                "PIL": lambda: pil.views(policy, pictures, views, seed=0),  # noqa: B023
+                "ours": partial(policy, given, views=views, seed=0, epoch=0, index=index),
+                "PIL": partial(pil.views, policy, pictures, views, seed=0),
             },
             5.0,
         )

@@ -68,7 +68,7 @@ def test_bad_masks(present: torch.Tensor, error: type, message: str) -> None:
 def test_nobody_has_the_anchor() -> None:
     present = torch.ones(6, 3, dtype=torch.bool)
     present[:, 1] = False
-    with pytest.raises(ValueError, match="no two instances have the views that Anchored contrasts"):
+    with pytest.raises(ValueError, match="no instance has the views that Anchored aligns"):
         mv.Anchored(anchor=1)(GOOD, present)
     present[:3, 1] = True
     present[:3, (0, 2)] = False
@@ -79,7 +79,7 @@ def test_nobody_has_the_anchor() -> None:
 def test_instances_without_a_view_in_common_have_no_negatives() -> None:
     present = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]]).bool()
     z = torch.randn(2, 4, 5)
-    for name in ("mv-dhel", "mv-cl2", "pwe-dhel", "avg-dhel"):
+    for name in ("mv-dhel", "mv-cl2", "pwe-infonce", "pwe-ntxent", "pwe-dhel", "avg-infonce", "avg-ntxent", "avg-dhel"):
         with pytest.raises(ValueError, match="no negatives"):
             mv.get_objective(name)(z, present)
     both = torch.cat([present, present[:1]])

@@ -90,6 +90,10 @@ class Objective(nn.Module):
         """The views that P and A are about, from the views given."""
         return z, present
 
+    def contrasted(self, P: Tensor, A: Tensor) -> Tensor:
+        """Where an energy that the formula reads has negatives, as bools (M, N, N)."""
+        return (P != -torch.inf).flatten(1).any(1)[:, None, None] & (A != -torch.inf)
+
     def accept_kernel(self, kernel: Kernel) -> Kernel:
         if not isinstance(kernel, PositiveKernel):
             if not hasattr(kernel, "value"):
@@ -132,7 +136,8 @@ class Objective(nn.Module):
         P = self.affinity(affinity.similarities(z)).masked_fill(~there, -torch.inf)
         blocks = self.blocks(views)
         A = self.energies(z, present, blocks, batch.group)
-        if present is not None and self.logarithmic and not (A != -torch.inf).any():
+        aligned = present is not None and batch.labels is None and (P != -torch.inf).any()
+        if aligned and self.logarithmic and not self.contrasted(P, A).any():
             raise ValueError(f"no two instances have the views that {type(self).__name__} contrasts: no negatives")
         return P, A
 

@@ -141,6 +141,10 @@ class Pairs(Objective):
         same = eye(len(pairs)) & pairs.any(1)
         return {"infonce": pairs, "ntxent": pairs | same, "dhel": same}[self.pair]
 
+    def contrasted(self, P: Tensor, A: Tensor) -> Tensor:
+        positive = P != -torch.inf
+        return (positive | torch.diag_embed(positive.any(2))) & (A != -torch.inf)
+
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         same = A.diagonal(dim1=1, dim2=2)
         if self.pair == "infonce":
