@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyviews import data, losses, models, views
+    from manyviews import data, evaluation, losses, models, training, views
     from manyviews.data import Dataset, DatasetError, load_dataset
     from manyviews.losses import (
         DCL,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         get_objective,
     )
     from manyviews.models import Embedder, get_encoder
+    from manyviews.training import Config, Run, get_recipe, train
     from manyviews.views import MultiCrop, SimCLRPolicy
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = [
     "PVC",
     "Anchored",
     "Average",
+    "Config",
     "Dataset",
     "DatasetError",
     "Embedder",
@@ -54,25 +56,34 @@ __all__ = [
     "NTXent",
     "Objective",
     "Pairs",
+    "Run",
     "SigLIP",
     "SimCLRPolicy",
     "SupCon",
     "data",
+    "evaluation",
     "get_encoder",
     "get_objective",
+    "get_recipe",
     "load_dataset",
     "losses",
     "models",
+    "train",
+    "training",
     "views",
 ]
 
-_ROOMS = ("data", "losses", "models", "views")
+_ROOMS = ("data", "evaluation", "losses", "models", "training", "views")
 _ELSEWHERE = {
     "Dataset": "data",
     "DatasetError": "data",
     "load_dataset": "data",
     "Embedder": "models",
     "get_encoder": "models",
+    "Config": "training",
+    "Run": "training",
+    "get_recipe": "training",
+    "train": "training",
     "MultiCrop": "views",
     "SimCLRPolicy": "views",
 }

@@ -1,9 +1,10 @@
-"""The command line: `manyviews losses`, `manyviews views`."""
+"""The command line: `manyviews train`, `manyviews losses`, `manyviews views`."""
 
-from __future__ import annotations
-
+import argparse
+import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,18 +12,102 @@ import tyro
 
 if TYPE_CHECKING:
     from manyviews.losses import Objective
+    from manyviews.training import Run
 
 app = tyro.extras.SubcommandApp()
 
 
 def main() -> None:
     """Run a command; a mistake of the user's is one line, not a traceback, and so is a warning."""
-    warnings.showwarning = lambda message, *_: print(f"manyviews: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: _complain(message)
     try:
+        app.command(name="train")(_train_command(sys.argv[1:]))
         app.cli(prog="manyviews", description="Contrastive learning from any number of views.")
     except (ValueError, OSError) as error:
-        print(f"manyviews: {error}", file=sys.stderr)
+        _complain(error)
         sys.exit(2)
+    except KeyboardInterrupt as stop:
+        _complain(str(stop) or "interrupted")
+        sys.exit(getattr(stop, "exit_code", 130))
+
+
+def _complain(message: object) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"manyviews: {message}", file=sys.stderr)
+
+
+_TRAIN = "Train an encoder: without flags, on the photos in the package, in about a minute and a half."
+
+
+def _train_command(arguments: list[str]) -> Callable[..., None]:
+    """The command whose flags have the defaults of the recipe, or of the run, that the arguments name."""
+    if arguments[:1] != ["train"]:
+        return _described(lambda: None)  # for the list of commands: a config takes seconds to import
+
+    from manyviews.training import Config, Run, get_recipe, recipe_for, train
+
+    names = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--recipe", "--resume", "--data"):
+        names.add_argument(name)
+    given = names.parse_known_args(arguments)[0]
+    if given.resume and given.recipe:
+        raise ValueError("a resumed run has its recipe: leave --recipe out")
+    if given.resume:
+        default = Run.open(given.resume).config
+    else:
+        default = get_recipe(given.recipe) if given.recipe else recipe_for(given.data or "photos")
+
+    def command(
+        config: Annotated[Config, tyro.conf.arg(name="")] = default,
+        recipe: str | None = None,  # noqa: ARG001 (read above)
+        output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+        resume: Path | None = None,
+        overwrite: bool = False,
+        print_config: bool = False,
+    ) -> None:
+        """Train an encoder.
+
+        Args:
+            config: what to train.
+            recipe: photos, cifar10, cifar100, imagenet100, imagenet1k, or a .yaml file; that of the data's name, or
+                photos, if not given. Flags change it.
+            output: the run's directory; runs/DATA-OBJECTIVE-VIEWS if not given.
+            resume: the directory of a run to go on with; flags may change what does not change its result.
+            overwrite: replace a run that is there.
+            print_config: print the config and train nothing.
+        """
+        if print_config:
+            config.check()
+            print(config.to_yaml(), end="")
+            return
+        show_run(train(config, output=output, resume=resume, overwrite=overwrite))
+
+    return _described(command)
+
+
+def _described(command: Callable[..., None]) -> Callable[..., None]:
+    command.__doc__ = (command.__doc__ or _TRAIN).replace("Train an encoder.", _TRAIN)
+    return command
+
+
+def show_run(run: "Run") -> None:
+    """A table of what was learned, on the first rank."""
+    from rich.console import Console
+    from rich.table import Table
+
+    found = run.evaluation
+    if os.environ.get("RANK", "0") != "0" or found is None:
+        return
+    table = Table(
+        title=f"{found['data']}: {found['test_instances']:,} test instances, labels of {found['train_instances']:,}",
+        title_justify="left",
+    )
+    table.add_column("representation")
+    table.add_column("kNN", justify="right")
+    table.add_column("linear probe", justify="right")
+    for name, score in found["scores"].items():
+        table.add_row(name, f"{score['knn']:.1%}", f"{score['linear']:.1%}")
+    Console().print(table)
 
 
 @app.command
@@ -63,7 +148,7 @@ def losses(views: int = 4) -> None:
     console.print(table, markup=False)
 
 
-def cost(objective: Objective) -> str:
+def cost(objective: "Objective") -> str:
     """How the number of products grows, from the energies the objective reads."""
     if objective.most_views == 2:
         return "M²"

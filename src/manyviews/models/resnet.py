@@ -4,19 +4,19 @@
 `torchvision_model.load_state_dict(encoder.state_dict(), strict=False)` takes ours.
 
 Without the classifier: an image (B, 3, H, W) becomes a representation h (B, dim). The stem is ImageNet's (7 x 7, stride
-2, max-pool) or, for small images, a 3 x 3 convolution. Initialised as torchvision's, which is what the released code
-trains from.
+2, max-pool) or, for small images, a 3 x 3 convolution ("small"), which may halve the resolution to be cheaper
+("strided"). Initialised as torchvision's, which is what the released code trains from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-Stem = Literal["imagenet", "small"]
+Stem = Literal["imagenet", "small", "strided"]
 
 
 class BasicBlock(nn.Module):
@@ -72,7 +72,7 @@ class ResNet(nn.Module):
     Args:
         block: `BasicBlock` or `Bottleneck`.
         blocks: how many of them in each stage; each stage after the first halves the resolution.
-        stem: "imagenet" or "small".
+        stem: "imagenet", "small" or "strided".
         width: multiplies the channels (64 in the first stage).
 
     Example:
@@ -89,8 +89,8 @@ class ResNet(nn.Module):
         width: float = 1.0,
     ) -> None:
         super().__init__()
-        if stem not in ("imagenet", "small"):
-            raise ValueError(f"stem must be imagenet or small, got {stem!r}")
+        if stem not in get_args(Stem):
+            raise ValueError(f"stem must be one of {', '.join(get_args(Stem))}, got {stem!r}")
         base = round(64 * width)
         if base < 1:
             raise ValueError(f"width must leave at least one channel of 64, got {width}")
@@ -98,7 +98,7 @@ class ResNet(nn.Module):
             self.conv1 = nn.Conv2d(3, base, 7, 2, 3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1)
         else:
-            self.conv1 = nn.Conv2d(3, base, 3, 1, 1, bias=False)
+            self.conv1 = nn.Conv2d(3, base, 3, 2 if stem == "strided" else 1, 1, bias=False)
             self.maxpool = nn.Identity()
         self.bn1 = nn.BatchNorm2d(base)
         self.relu = nn.ReLU(inplace=True)
@@ -142,6 +142,6 @@ def resnet50(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:
     return ResNet(Bottleneck, [3, 4, 6, 3], stem, width)
 
 
-def resnet_small(stem: Stem = "small", width: float = 0.5) -> ResNet:
-    """A block a stage at half the width: for small images on a machine without a GPU."""
+def resnet_small(stem: Stem = "strided", width: float = 0.375) -> ResNet:
+    """A block a stage, narrow, at half the resolution: for small images on a machine without a GPU."""
     return ResNet(BasicBlock, [1, 1, 1, 1], stem, width)

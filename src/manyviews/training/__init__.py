@@ -1,7 +1,28 @@
-"""Parts of a training loop: optimisers and schedules, batch norm over ranks, gradient caching."""
+"""The training loop, recipes, optimisers, checkpoints, gradient caching, batch norm over ranks."""
 
 from manyviews.training.cache import cached_backward
+from manyviews.training.config import Config, ConfigError
+from manyviews.training.loop import DivergedError, train
 from manyviews.training.optimisers import LARS, learning_rate, parameter_groups
+from manyviews.training.recipes import RECIPES, get_recipe, recipe_for
+from manyviews.training.run import Run
+from manyviews.training.signals import InterruptedTraining
 from manyviews.training.sync import RankBatchNorm, synchronised
 
-__all__ = ["LARS", "RankBatchNorm", "cached_backward", "learning_rate", "parameter_groups", "synchronised"]
+__all__ = [
+    "LARS",
+    "RECIPES",
+    "Config",
+    "ConfigError",
+    "DivergedError",
+    "InterruptedTraining",
+    "RankBatchNorm",
+    "Run",
+    "cached_backward",
+    "get_recipe",
+    "learning_rate",
+    "parameter_groups",
+    "recipe_for",
+    "synchronised",
+    "train",
+]

@@ -25,7 +25,9 @@ def cached_backward(
     piece: int,
     *,
     model: nn.Module | None = None,
+    parameters: Sequence[Tensor] | None = None,
     no_sync: Callable[[], AbstractContextManager[object]] = nullcontext,
+    backward: Callable[[Tensor, Tensor], None] = Tensor.backward,
 ) -> Tensor:
     """Put the gradients of `loss(embed(views))` where `.backward()` would, and return the loss.
 
@@ -35,7 +37,9 @@ def cached_backward(
         loss: of the whole batch's embeddings (M, N, d).
         piece: instances embedded at once.
         model: what `embed` uses, if it has batch norm: its running statistics then move once.
+        parameters: of the loss; its own if it is a module.
         no_sync: makes a context in which gradients are not exchanged between ranks; the last piece is outside.
+        backward: of a tensor and its gradient, where it is not torch's own (Fabric's, which scales float16).
 
     Example:
         >>> from manyviews.losses import MVDHEL
@@ -54,14 +58,18 @@ def cached_backward(
             embeddings.append(embed(part))
     z = torch.cat(embeddings).requires_grad_()
     total = loss(z)
-    total.backward()
-    assert z.grad is not None
-    gradients = z.grad.split([len(e) for e in embeddings])
+    if parameters is None:
+        parameters = list(loss.parameters()) if isinstance(loss, nn.Module) else []
+    learned = [parameter for parameter in parameters if parameter.requires_grad]
+    of_z, *of_learned = torch.autograd.grad(total, [z, *learned])
+    for parameter, gradient in zip(learned, of_learned, strict=True):
+        backward(parameter, gradient)
+    gradients = of_z.split([len(e) for e in embeddings])
     for number, (part, state, gradient) in enumerate(zip(pieces, randomness, gradients, strict=True)):
         # The same dropout as in the first pass, without disturbing what comes after.
         with torch.random.fork_rng(devices=_devices(part)), no_sync() if number + 1 < len(pieces) else nullcontext():
             _set_random_state(part, state)
-            embed(part).backward(gradient)
+            backward(embed(part), gradient)
     return total.detach()
 
 

@@ -1,7 +1,17 @@
 """Instances -> N views of each: policies, batched image operations, keyed randomness."""
 
 from manyviews.views.batches import ViewBatches, batches, fixed_batch
+from manyviews.views.plain import plain_views
 from manyviews.views.policy import MultiCrop, SimCLRPolicy
 from manyviews.views.sheet import contact_sheet, save_png
 
-__all__ = ["MultiCrop", "SimCLRPolicy", "ViewBatches", "batches", "contact_sheet", "fixed_batch", "save_png"]
+__all__ = [
+    "MultiCrop",
+    "SimCLRPolicy",
+    "ViewBatches",
+    "batches",
+    "contact_sheet",
+    "fixed_batch",
+    "plain_views",
+    "save_png",
+]

@@ -1,0 +1,269 @@
+"""Everything that makes a training what it is, in one typed value: flags change it, a run keeps it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal
+
+import yaml
+
+from manyviews.losses import get_objective
+from manyviews.models.resnet import Stem
+from manyviews.views import SimCLRPolicy, fixed_batch
+
+Optimiser = Literal["sgd", "lars", "adamw"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed", "64-true"]
+Device = Literal["auto", "cpu", "cuda", "mps"]
+Logger = Literal["tensorboard", "wandb", "wandb-offline"]
+
+MADE_WITH = "made_with"
+"""What a run writes beside the fields: versions, commit, date. A run's config is thus a recipe too."""
+
+
+class ConfigError(ValueError):
+    """A config that cannot be trained with; the message names the field."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to train on, what to train, and how.
+
+    Example:
+        >>> Config(objective="pvc", views=3).instances
+        128
+    """
+
+    data: str = "photos"
+    """photos, digits, cifar10, cifar100, or a path: a folder of images, a .npz or .npy file."""
+    limit: int | None = None
+    """Take only the first so many training instances."""
+    classes: Path | None = None
+    """A text file that names the classes (subfolders) to take, one a line."""
+    strict: bool = False
+    """A broken image is an error, instead of being named and left out."""
+    follow_links: bool = False
+    """Take images behind links that lead out of the folder."""
+    held_out: int = 250
+    """Training instances that are only watched. With 0 all are trained on, and some of those are watched."""
+
+    views: int = 4
+    """Views of each instance."""
+    size: int | None = None
+    """Height and width of a view; the images' own, at most 224, if not given."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Share of the image's area in a crop."""
+    strength: float | None = None
+    """Of the colour jitter; 0.5 for small images and 1 for large ones if not given."""
+    blur: float | None = None
+    """Probability of a blur; 0 for small images and 0.5 for large ones if not given."""
+
+    encoder: str = "resnet-small"
+    """resnet18, resnet50, resnet-small, timm:NAME or torchvision:NAME."""
+    stem: Stem | None = None
+    """Of our ResNets: for large or small images; by the size of the views if not given."""
+    width: float | None = None
+    """Of our ResNets: multiplies the channels; the encoder's own if not given."""
+    projection: int = 128
+    """Dimensions of the embedding."""
+    each_view: bool = False
+    """Batch norm sees each view by itself instead of all together."""
+
+    objective: str = "mv-dhel"
+    """As `manyviews losses` lists them."""
+    temperature: float = 0.5
+    """Of the objective."""
+    learnable: bool = False
+    """Learn the temperature."""
+
+    epochs: int = 16
+    """Passes through the data."""
+    batch_size: int = 128
+    """Instances of a batch, on all ranks together."""
+    fixed_batch: bool = False
+    """The batch size counts views instead of instances: it holds batch_size / views instances."""
+    micro_batch: int | None = None
+    """Embed so many instances at once on each rank, for less memory; the gradient stays that of the whole batch.
+    Batch norm then normalises each piece by itself."""
+    optimiser: Optimiser = "sgd"
+    """What changes the weights."""
+    learning_rate: float = 1.0
+    """At its highest, for a batch of 256: scaled by instances / 256."""
+    warmup: float = 0.01
+    """Share of the steps in which the learning rate rises; then it falls to zero as a cosine."""
+    momentum: float = 0.9
+    """Of SGD and LARS."""
+    weight_decay: float = 1e-6
+    """Of weights; biases and norms have none."""
+    trust: float = 1e-3
+    """Of LARS."""
+    seed: int = 0
+    """Of the weights, the order of instances and their views."""
+
+    device: Device = "auto"
+    """auto takes a GPU if there is one."""
+    devices: int = 1
+    """Processes on this machine, each with a device; torchrun and SLURM set it themselves."""
+    nodes: int = 1
+    """Machines; torchrun and SLURM set it themselves."""
+    precision: Precision = "32-true"
+    """Of the encoder; the objective is computed in 32 bits at least."""
+    sync_batch_norm: bool = True
+    """On several ranks batch norm sees the whole batch, as one rank would."""
+    threads: int | None = None
+    """CPU threads of each process; the cores divided among the processes if not given."""
+    workers: int = 2
+    """Processes that read images from disk; images in memory need none."""
+    detect_anomaly: bool = False
+    """Find the operation that makes the first NaN of a gradient; slow."""
+
+    eval_every: int = 0
+    """Steps between looks at the watched instances (kNN, alignment, uniformity, rank); 0 for ten in a run."""
+    log_every: int = 10
+    """Steps between writes to metrics.csv, which has a row for each step."""
+    loggers: tuple[Logger, ...] = ()
+    """Where metrics go besides metrics.csv."""
+    save_every: int = 0
+    """Steps between checkpoints; 0 for none by steps."""
+    save_minutes: float = 10.0
+    """Minutes between checkpoints; 0 for none by time. One is made at the end of each epoch too."""
+    keep: int = 2
+    """Checkpoints that are kept."""
+    probe: bool = True
+    """End with a table of kNN and linear probe on the test set, beside pixels and the untrained encoder."""
+
+    @property
+    def instances(self) -> int:
+        """Of a batch, on all ranks together."""
+        return fixed_batch(self.batch_size, self.views) if self.fixed_batch else self.batch_size
+
+    def check(self) -> None:
+        """Raise a ConfigError for the first thing that cannot be."""
+        for field in dataclasses.fields(self):
+            accept(field.name, getattr(self, field.name))
+        if self.views < 2:
+            raise ConfigError(f"views must be >= 2, got {self.views}: an objective contrasts views of an instance")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be >= {least}, got {value}")
+        for name in ("temperature", "learning_rate"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}")
+        if not 0 <= self.warmup <= 1:
+            raise ConfigError(f"warmup is a share of the steps, from 0 to 1, got {self.warmup}")
+        try:
+            if self.instances < 2:
+                raise ConfigError(f"a batch needs at least two instances, got {self.instances}")
+            most = get_objective(self.objective).most_views
+            SimCLRPolicy(self.size or 32, strength=self.strength or 0.0, blur=self.blur or 0.0, scale=self.scale)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if self.views > most:
+            raise ConfigError(f"{self.objective} is for {most} views, got views {self.views}: try pwe-{self.objective}")
+
+    def to_yaml(self) -> str:
+        """The fields, one a line; `Config.from_yaml` reads them."""
+        return yaml.safe_dump({name: _plain(value) for name, value in vars(self).items()}, sort_keys=False)
+
+    @classmethod
+    def from_yaml(cls, text: str, where: str = "the config") -> Config:
+        """A config from the fields in a YAML text; those left out have their defaults."""
+        try:
+            fields = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{where} is no YAML: {error}") from error
+        if not isinstance(fields, dict):
+            raise ConfigError(f"{where} must have lines like `views: 4`, got {type(fields).__name__}")
+        fields.pop(MADE_WITH, None)
+        return cls().changed(fields, where)
+
+    def changed(self, fields: Mapping[str, Any], where: str = "the config") -> Config:
+        """The config with other values of some fields."""
+        known = {field.name for field in dataclasses.fields(self)}
+        for name in fields:
+            if name not in known:
+                raise ConfigError(f"{where} has a field {name!r}, which is unknown{nearest(name, known)}")
+        return dataclasses.replace(self, **{name: accept(name, value, where) for name, value in fields.items()})
+
+    def different(self, other: Config) -> list[str]:
+        """The fields in which the two differ and would give another result."""
+        return [n for n, value in vars(self).items() if n not in _HOW and value != getattr(other, n)]
+
+
+_HOW = {
+    "device", "devices", "nodes", "threads", "workers", "detect_anomaly", "eval_every", "log_every", "loggers",
+    "save_every", "save_minutes", "keep", "probe",
+}  # fmt: skip
+"""Fields that say how to get to a result, not which."""
+
+_LEAST = {
+    "limit": 2, "held_out": 0, "size": 1, "projection": 1, "epochs": 1, "batch_size": 2, "micro_batch": 1,
+    "momentum": 0, "weight_decay": 0, "trust": 0, "seed": 0, "devices": 1, "nodes": 1, "threads": 1, "workers": 0,
+    "eval_every": 0, "log_every": 1, "save_every": 0, "save_minutes": 0, "keep": 1,
+}  # fmt: skip
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
+    return f": did you mean {' or '.join(near)}?" if near else f". There are {', '.join(sorted(known))}"
+
+
+def accept(name: str, value: Any, where: str = "the config") -> Any:
+    """The value as the field's type, or a ConfigError."""
+    if not _TYPES:
+        _TYPES.update(typing.get_type_hints(Config))
+    try:
+        return _as(_TYPES[name], value)
+    except (TypeError, ValueError):
+        expected = _described(_TYPES[name])
+        raise ConfigError(f"{name} in {where} must be {expected}, got {value!r}") from None
+
+
+_TYPES: dict[str, Any] = {}
+
+
+def _as(kind: Any, value: Any) -> Any:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        if value is None and NoneType in inner:
+            return None
+        return _as(next(k for k in inner if k is not NoneType), value)
+    if origin is Literal:
+        if value not in inner:
+            raise ValueError
+        return value
+    if origin is tuple:
+        kinds = [inner[0]] * len(value) if inner[1:] == (Ellipsis,) else list(inner)
+        if isinstance(value, str) or len(kinds) != len(value):
+            raise ValueError
+        return tuple(_as(k, v) for k, v in zip(kinds, value, strict=True))
+    if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        return float(value)  # YAML reads 1e-6 as a word
+    if kind is Path and isinstance(value, (str, Path)):
+        return Path(value)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise TypeError
+    return value
+
+
+def _described(kind: Any) -> str:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        return " or ".join("none" if k is NoneType else _described(k) for k in inner)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, inner))
+    if origin is tuple:
+        return "a list of " + _described(inner[0])
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}[kind]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,95 @@
+"""What a person sees of a run: a bar on a terminal, plain lines elsewhere, and all of it in log.txt."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+PLAIN_SECONDS = 10.0
+"""Between two lines of progress where there is no terminal."""
+
+
+class Journal:
+    """Says things on rank 0; other ranks are silent."""
+
+    def __init__(self, path: Path | None, steps: int, done: int, *, silent: bool, quiet: bool) -> None:
+        self.path = None if silent else path
+        self.shown = not (silent or quiet)
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.steps = steps
+        self.first, self.started = done, time.monotonic()
+        self.last = self.started
+        self.bar: Progress | None = None
+        if self.shown and self.console.is_terminal:
+            fields = "loss {task.fields[loss]:.4f}  rate {task.fields[rate]:.4g}  {task.fields[speed]:,.0f} images/s"
+            self.bar = Progress(
+                TextColumn("epoch {task.fields[epoch]}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn(fields),
+                TimeRemainingColumn(),
+                console=self.console,
+            )
+            self.task = self.bar.add_task("", total=steps, completed=done, epoch=0, loss=0.0, rate=0.0, speed=0.0)
+
+    def __enter__(self) -> Journal:
+        if self.bar:
+            self.bar.start()
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+        if error is not None:
+            self._write(f"{type(error).__name__}: {error}")
+
+    def say(self, text: str, style: str = "") -> None:
+        self._write(text)
+        if self.shown:
+            self.console.print(text, style=style, markup=False)
+
+    def warn(self, message: object, *_: Any, **__: Any) -> None:
+        """Said loudly; also what `warnings.showwarning` may be set to."""
+        self.say(f"warning: {message}", "bold yellow")
+
+    def step(self, step: int, epoch: int, loss: float, rate: float, images: int) -> None:
+        """After `step` steps of so many images each."""
+        now = time.monotonic()
+        speed = (step - self.first) * images / max(now - self.started, 1e-9)
+        if self.bar:
+            self.bar.update(self.task, completed=step, epoch=epoch, loss=loss, rate=rate, speed=speed)
+        if now - self.last < PLAIN_SECONDS and step != self.steps:
+            return
+        self.last = now
+        left = (self.steps - step) * images / speed
+        line = (
+            f"step {step}/{self.steps}  epoch {epoch}  loss {loss:.4f}  rate {rate:.4g}  "
+            f"{speed:,.0f} images/s  {_duration(left)} left"
+        )
+        self._write(line)
+        if self.shown and not self.bar:
+            print(line, file=sys.stderr, flush=True)
+
+    def _write(self, text: str) -> None:
+        if self.path is None:
+            return
+        stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        try:
+            with self.path.open("a") as file:
+                file.write(f"{stamp}  {text}\n")
+        except OSError as error:  # a full disk must not end a run over its log
+            if self.shown:
+                self.console.print(f"cannot write {self.path}: {error}", markup=False)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

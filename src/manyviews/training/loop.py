@@ -1,0 +1,341 @@
+"""The training loop, top to bottom: `train` prepares, `Training.loop` goes round, `Training.step` learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from manyviews.data import Dataset, load_dataset
+from manyviews.losses import Objective, SupCon
+from manyviews.models import Embedder
+from manyviews.training.cache import Views, cached_backward
+from manyviews.training.checkpoints import load_checkpoint, save_checkpoint
+from manyviews.training.config import Config, ConfigError
+from manyviews.training.journal import Journal
+from manyviews.training.metrics import Metrics, check_loggers, sinks
+from manyviews.training.optimisers import learning_rate
+from manyviews.training.run import Run, check_output
+from manyviews.training.setup import FITTED, built, fitted, launched, on_first_rank, optimiser_of, policy_of, threads
+from manyviews.training.signals import InterruptedTraining, StopRequest
+from manyviews.training.sync import synchronised
+from manyviews.training.watch import Watch, collapsed, compare
+from manyviews.views import ViewBatches, batches
+from manyviews.views.keyed import hashed
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class DivergedError(ValueError):
+    """The loss became NaN or infinite."""
+
+
+def train(
+    config: Config | None = None,
+    *,
+    output: str | Path | None = None,
+    resume: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train an encoder as the config says.
+
+    Args:
+        config: all hyper-parameters; the recipe `photos` if not given, or the resumed run's.
+        output: the run's directory; `runs/DATA-OBJECTIVE-VIEWS` if not given.
+        resume: the directory of a run to go on with: the result is that of a run that was never stopped.
+        overwrite: replace a run that is there.
+        quiet: say nothing; `log.txt` has it all.
+
+    Returns:
+        the run: its `encoder`, `metrics`, `evaluation`.
+
+    Raises:
+        ConfigError: something in the config cannot be, or the output exists.
+        DivergedError: the loss became NaN or infinite.
+        InterruptedTraining: told to stop by SIGINT or SIGTERM; everything is saved.
+
+    Example:
+        >>> import manyviews as mv
+        >>> run = mv.train(mv.Config(objective="mv-infonce", epochs=2), output="runs/mine")  # doctest: +SKIP
+        >>> run.encoder(torch.rand(5, 3, 32, 32)).shape                                      # doctest: +SKIP
+        torch.Size([5, 192])
+    """
+    if resume is not None:
+        if output is not None or overwrite:
+            raise ConfigError("resume goes on with a run where it is: leave output and overwrite out")
+        config = _resumed(Run.open(resume), config)
+    config = Config() if config is None else config
+    config.check()
+    check_loggers(config)
+    fabric = launched(config)
+    path = Path(resume or output or _default_output(config)).expanduser()
+    if resume is None:
+        on_first_rank(fabric, lambda: check_output(path, overwrite))
+    with threads(config), torch.autograd.set_detect_anomaly(config.detect_anomaly):
+        with fabric.rank_zero_first():
+            data = load_dataset(
+                config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
+            )
+        config = fitted(config, data, fabric.world_size)
+        embedder, objective = built(config)
+        run = on_first_rank(fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite))
+        run = dataclasses.replace(run, config=config)
+        Training(run, data, embedder, objective, fabric, quiet).loop()
+    return run
+
+
+def _resumed(run: Run, config: Config | None) -> Config:
+    """The run's config, changed at most in what does not change its result."""
+    if config is None:
+        return run.config
+    config = dataclasses.replace(config, **{n: getattr(run.config, n) for n in FITTED if getattr(config, n) is None})
+    if names := run.config.different(config):
+        changes = ", ".join(f"{name} (was {getattr(run.config, name)}, now {getattr(config, name)})" for name in names)
+        raise ConfigError(f"{run.path} cannot go on with another {changes}: it would be another run. Start a new one")
+    return config
+
+
+def _default_output(config: Config) -> Path:
+    name = Path(config.data).expanduser().resolve().stem or "data"
+    return Path("runs") / f"{name}-{config.objective}-{config.views}"
+
+
+class Training:
+    """One training under way: what a step changes, and what is written about it."""
+
+    def __init__(
+        self, run: Run, data: Dataset, embedder: Embedder, objective: Objective, fabric: Fabric, quiet: bool = False
+    ) -> None:
+        config = run.config
+        self.run, self.data, self.fabric, self.config = run, data, fabric, config
+        self.first = fabric.is_global_zero
+
+        split = data["train"]
+        images = split.images
+        if isinstance(images, Tensor):
+            images = images[: config.limit].to(fabric.device)
+        else:
+            images = dataclasses.replace(images, paths=images.paths[: config.limit])
+        self.labels = split.labels
+        policy = policy_of(config)
+        self.watch = Watch.over(images, split.labels, policy, config.views, config.seed, config.held_out)
+        self.views = ViewBatches(images, policy, config.views, config.seed, config.workers)
+
+        self.steps_per_epoch = len(self.watch.trained) // config.instances
+        self.steps = self.steps_per_epoch * config.epochs
+        self.warmup = round(config.warmup * self.steps)
+        self.peak = config.learning_rate * config.instances / 256
+        self.eval_every = config.eval_every or max(1, self.steps // 10)
+
+        self.embedder, self.objective = embedder, objective
+        if config.sync_batch_norm and fabric.world_size > 1:
+            synchronised(self.embedder, fabric.device)
+        self.objective.to(fabric.device)
+        optimiser = optimiser_of(config, nn.ModuleList([self.embedder, self.objective]))
+        self.module, self.optimiser = fabric.setup(self.embedder, optimiser)
+        self.step_number = 0
+        self._restore()
+
+        self.pending: list[dict[str, Any]] = []
+        self.saved = monotonic()
+        self.journal = Journal(run.path / "log.txt", self.steps, self.step_number, silent=not self.first, quiet=quiet)
+        self.metrics: Metrics | None = None
+        if self.first:
+            others = sinks(config, run.path, run.identity, self.step_number)
+            self.metrics = Metrics(run.path / "metrics.csv", self.step_number, others)
+
+    def loop(self) -> None:
+        config, fabric = self.config, self.fabric
+        with self.journal, _warned(self.journal), StopRequest() as stop:
+            self.journal.say(self._opening())
+            for epoch in range(self.step_number // self.steps_per_epoch, config.epochs):
+                own = batches(
+                    len(self.watch.trained), config.instances, config.seed, epoch, fabric.global_rank, fabric.world_size
+                )
+                left = own[self.step_number - epoch * self.steps_per_epoch :]
+                for views, index in self.views(epoch, [self.watch.trained[batch] for batch in left]):
+                    row = {"epoch": epoch, **self.step(views, index)}
+                    self.step_number += 1
+                    self.write({"step": self.step_number, **row})
+                    self.stop_if_told(stop)
+            if self.first:
+                self.finish()
+            fabric.barrier()
+
+    def step(self, views: Views, index: Tensor) -> dict[str, Any]:
+        """Learn from the views (B, N, ...) of this rank's instances; what there is to write about it."""
+        rate = learning_rate(self.step_number, self.steps, self.warmup, self.peak)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        # What an encoder draws (dropout) is a function of (seed, step, rank), as all else.
+        torch.manual_seed(int(hashed(self.config.seed, self.step_number, self.fabric.global_rank)))
+        labels = None
+        if isinstance(self.objective, SupCon) and self.labels is not None:
+            labels = self.labels[index].to(self.fabric.device)
+
+        def loss_of(z: Tensor) -> Tensor:
+            try:
+                return self.objective(z) if labels is None else self.objective(z, labels=labels)
+            except ValueError as error:  # of embeddings that are NaN, inf or zero
+                raise self.diverged(str(error), self.step_number + 1, rate) from error
+
+        if self.config.micro_batch is None:
+            loss = loss_of(self.module(views).z)
+            self.fabric.backward(loss)
+        else:
+            loss = cached_backward(
+                lambda piece: self.module(piece).z,
+                views,
+                loss_of,
+                self.config.micro_batch,
+                model=self.embedder,
+                parameters=list(self.objective.parameters()),
+                no_sync=lambda: self.fabric.no_backward_sync(self.module),
+                backward=self.fabric.backward,
+            )
+        for parameter in self.objective.parameters():
+            if parameter.grad is not None:
+                parameter.grad = self.over_ranks(parameter.grad, "mean")
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        temperature = self.objective.temperature
+        return {
+            "loss": loss.detach(),
+            "learning_rate": rate,
+            "temperature": temperature.detach().clone() if isinstance(temperature, Tensor) else temperature,
+        }
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Look at the watched instances, write rows and save, each when it is time."""
+        config, last = self.config, self.step_number == self.steps
+        if self.first and (last or self.step_number % self.eval_every == 0):
+            found = self.watch(self.embedder)
+            row |= found
+            self.journal.say(f"step {self.step_number}: " + "  ".join(f"{k} {v:.4g}" for k, v in found.items()))
+            if warning := collapsed(found):
+                self.journal.warn(warning)
+        self.pending.append(row)
+        if last or self.step_number % config.log_every == 0:
+            self.settle()
+        by_steps = config.save_every and self.step_number % config.save_every == 0
+        by_time = config.save_minutes and monotonic() - self.saved > 60 * config.save_minutes
+        if last or by_steps or by_time:
+            self.save()
+
+    def settle(self) -> None:
+        """Put the rows of the last steps on the disk, after making sure that their losses are numbers."""
+        rows: list[dict[str, Any]] = [
+            {k: v.item() if isinstance(v, Tensor) else v for k, v in row.items()} for row in self.pending
+        ]
+        for row in rows:
+            if not math.isfinite(row["loss"]):
+                raise self.diverged(f"the loss became {row['loss']}", row["step"], row["learning_rate"])
+        self.pending.clear()
+        if not rows or self.metrics is None:
+            return
+        final = rows[-1]
+        self.journal.step(final["step"], final["epoch"], final["loss"], final["learning_rate"], self.config.instances)
+        self.metrics.rows += rows
+        try:
+            self.metrics.flush()
+        except OSError as error:
+            self.journal.warn(f"cannot write {self.metrics.path}: {error}; going on, its rows wait until there is room")
+
+    def save(self) -> None:
+        """A checkpoint of everything that a step changes. All ranks have the same, so the first writes it."""
+        self.settle()
+        self.saved = monotonic()
+        if not self.first:
+            return
+        state = {"step": self.step_number, **{name: part.state_dict() for name, part in self._parts().items()}}
+        try:
+            save_checkpoint(self.run.checkpoints, self.step_number, state, self.config.keep)
+        except OSError as error:
+            what = f"cannot save a checkpoint at step {self.step_number}: {error}"
+            self.journal.warn(f"{what}; going on, the older ones stay")
+
+    def _restore(self) -> None:
+        state = load_checkpoint(self.run.checkpoints)
+        if state is None:
+            return
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self.step_number = state["step"]
+
+    def _parts(self) -> dict[str, Any]:
+        return {
+            "embedder": self.embedder,
+            "objective": self.objective,
+            "optimiser": self.optimiser,
+            "precision": self.fabric.strategy.precision,
+        }
+
+    def over_ranks(self, value: Tensor, operation: str) -> Tensor:
+        result = self.fabric.all_reduce(value, reduce_op=operation)
+        assert isinstance(result, Tensor)
+        return result
+
+    def stop_if_told(self, stop: StopRequest) -> None:
+        """Save and leave if any rank got a signal. Ranks ask each other only when they write."""
+        number = stop.number
+        if self.fabric.world_size > 1:
+            if self.step_number % self.config.log_every:
+                return
+            number = int(self.over_ranks(torch.tensor(number, device=self.fabric.device), "max"))
+        if number and self.step_number < self.steps:
+            self.save()
+            self.fabric.barrier()
+            done = f"stopped at step {self.step_number} of {self.steps}, all saved"
+            raise InterruptedTraining(f"{done}. Go on with: manyviews train --resume {self.run.path}", number)
+
+    def finish(self) -> None:
+        """Export the encoder and, where there are labels and a test set, compare it with what was there before."""
+        if self.run.finished:
+            self.journal.say(f"{self.run.path} is finished")
+            return
+        if self.config.probe and self.run.evaluation is None:
+            untrained = built(self.config)[0].encoder.to(self.fabric.device)
+            encoders = {"untrained encoder": untrained, "trained encoder": self.embedder.encoder}
+            assert self.config.size is not None
+            found = compare(encoders, self.data, self.config.size, self.config.limit)
+            if found is None:
+                self.journal.say(f"no kNN and no linear probe: {self.data.name} has no labelled test set")
+            else:
+                self.run.write_evaluation(found)
+        self.run.write_encoder(self.embedder.encoder)
+        self.journal.say(f"finished: {self.run.path}")
+
+    def diverged(self, what: str, step: int, rate: float) -> DivergedError:
+        return DivergedError(
+            f"{what}, at step {step} of {self.steps} with learning rate {rate:.4g}. Checkpoints from before are in "
+            f"{self.run.checkpoints}. Try a smaller --learning-rate, a longer --warmup or a larger --temperature; "
+            "--detect-anomaly shows where it begins"
+        )
+
+    def _opening(self) -> str:
+        config, ranks = self.config, self.fabric.world_size
+        begins = f"resuming at step {self.step_number}" if self.step_number else "training"
+        return (
+            f"{begins}: {self.run.path}\n"
+            f"  {self.data.name}, {len(self.watch.trained):,} instances, {config.views} views; {config.encoder}, "
+            f"{config.objective}\n  {config.epochs} epochs, {self.steps} steps of {config.instances} instances; "
+            f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}"
+        )
+
+
+@contextmanager
+def _warned(journal: Journal) -> Iterator[None]:
+    """Warnings go to the journal."""
+    with warnings.catch_warnings():
+        warnings.showwarning = journal.warn
+        yield

@@ -1,0 +1,124 @@
+"""Metrics of a run: `metrics.csv` always, TensorBoard and Weights & Biases when asked.
+
+The file holds nothing that depends on the clock, so that a resumed run's equals an uninterrupted one's byte for byte.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from manyviews.training.config import Config, ConfigError
+from manyviews.training.files import write_atomically
+
+COLUMNS = (
+    "step", "epoch", "loss", "learning_rate", "temperature", "knn", "alignment", "uniformity", "rank", "rankme",
+)  # fmt: skip
+
+Row = Mapping[str, float]
+Sink = Callable[[Row], None]
+
+
+class Metrics:
+    """Rows, held in memory until `flush` puts them on the disk and into the other sinks.
+
+    A full disk loses no row: those not written stay until there is room.
+    """
+
+    def __init__(self, path: Path, step: int, sinks: list[Sink]) -> None:
+        """Go on after `step`: later rows are dropped, as is one that was cut off."""
+        self.path = path
+        self.sinks = sinks
+        self.rows: list[Row] = []
+        kept = [",".join(COLUMNS) + "\n"]
+        if path.exists():
+            for line in path.read_text().splitlines(keepends=True)[1:]:
+                number = line.partition(",")[0]
+                if line.endswith("\n") and number.isdigit() and int(number) <= step:
+                    kept.append(line)
+        text = "".join(kept)
+        write_atomically(path, text)
+        self.length = len(text.encode())
+
+    def flush(self) -> None:
+        """Raise an OSError if the disk takes no more; the rows then wait for the next flush."""
+        if not self.rows:
+            return
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, COLUMNS, restval="", lineterminator="\n")
+        writer.writerows(self.rows)
+        with self.path.open("r+b") as file:
+            file.seek(self.length)
+            file.truncate()  # what a full disk left of a row
+            file.write(buffer.getvalue().encode())
+            file.flush()
+            os.fsync(file.fileno())
+            self.length = file.tell()
+        for row in self.rows:
+            for sink in self.sinks:
+                sink(row)
+        self.rows = []
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Rows of a metrics file: whole numbers as int, the rest as float, empty cells left out."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    whole = {"step", "epoch", "rank"}
+    return [{k: int(v) if k in whole else float(v) for k, v in row.items() if v} for row in rows]
+
+
+def sinks(config: Config, folder: Path, identity: str, step: int) -> list[Sink]:
+    """Where rows go besides the file, from the step after `step` on."""
+    return [
+        _tensorboard(folder, step) if name == "tensorboard" else _wandb(config, folder, identity, name)
+        for name in config.loggers
+    ]
+
+
+def check_loggers(config: Config) -> None:
+    """Raise if a logger is asked for that is not installed."""
+    for name in config.loggers:
+        package = name.partition("-")[0]
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise ConfigError(f"the logger {name} needs: pip install 'manyviews[{package}]' ({error})") from error
+
+
+def _tensorboard(folder: Path, step: int) -> Sink:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(row: Row) -> None:
+        for name, value in row.items():
+            if name != "step":
+                writer.add_scalar(name, value, int(row["step"]))
+        writer.flush()
+
+    return write
+
+
+def _wandb(config: Config, folder: Path, identity: str, name: str) -> Sink:
+    import wandb
+
+    # One run on the site however often it is resumed; it leaves out steps it already has.
+    run: Any = wandb.init(
+        project="manyviews",
+        name=folder.name,
+        dir=str(folder),
+        id=identity,
+        resume="allow",
+        mode="offline" if name == "wandb-offline" else "online",
+        config=vars(config),
+    )
+
+    def write(row: Row) -> None:
+        run.log({k: v for k, v in row.items() if k != "step"}, step=int(row["step"]))
+
+    return write

@@ -1,0 +1,179 @@
+"""A run: a directory that explains itself.
+
+- config.yaml: every field, versions, git commit
+- metrics.csv: a row for each step
+- log.txt: what was said, and when
+- checkpoints/: to go on from
+- encoder.safetensors, encoder.json: what was learned, when it is finished
+- evaluation.json: kNN and linear probe, where there are labels
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import secrets
+import shutil
+import subprocess
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from manyviews import __version__
+from manyviews.models import get_encoder, representation_dim
+from manyviews.training.config import MADE_WITH, Config, ConfigError
+from manyviews.training.files import sync_folder, write_atomically
+from manyviews.training.metrics import read_metrics
+from manyviews.training.setup import encoder_options
+
+CONFIG = "config.yaml"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A directory with everything about one training.
+
+    Example:
+        >>> import manyviews as mv
+        >>> mv.train(mv.Config(epochs=1), output="runs/mine").encoder  # doctest: +SKIP
+        ResNet(...)
+    """
+
+    path: Path
+    config: Config
+    identity: str
+    """A word that no other run has."""
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """A run that is there.
+
+        Raises:
+            ConfigError: the path is no run.
+        """
+        path = Path(path).expanduser()
+        try:
+            text = (path / CONFIG).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is no run: it has no {CONFIG} that can be read ({error})") from error
+        config = Config.from_yaml(text, str(path / CONFIG))
+        made_with = yaml.safe_load(text).get(MADE_WITH)
+        return cls(path, config, str(made_with.get("identity", "")) if isinstance(made_with, dict) else "")
+
+    @classmethod
+    def create(cls, path: Path, config: Config, overwrite: bool) -> Run:
+        """A new run; its directory appears with its config or not at all."""
+        check_output(path, overwrite)
+        identity = secrets.token_hex(4)
+        new = path.with_name(f".{path.name}.{identity}")
+        (new / "checkpoints").mkdir(parents=True)
+        header = "# How this was trained; `manyviews train --recipe` takes it as it is.\n"
+        write_atomically(new / CONFIG, header + config.to_yaml() + yaml.safe_dump({MADE_WITH: made_with(identity)}))
+        if path.exists():
+            old = path.with_name(f".{path.name}.old.{identity}")
+            path.rename(old)
+            new.rename(path)
+            shutil.rmtree(old)
+        else:
+            new.rename(path)
+        sync_folder(path.parent)
+        return cls(path, config, identity)
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def finished(self) -> bool:
+        return (self.path / "encoder.json").exists()
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """A dictionary for each step."""
+        return read_metrics(self.path / "metrics.csv")
+
+    @property
+    def evaluation(self) -> dict[str, Any] | None:
+        """What the test set says, if it was asked."""
+        path = self.path / "evaluation.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def encoder(self) -> nn.Module:
+        """What was learned, in evaluation mode: images (B, 3, H, W) in [0, 1] -> representations (B, dim)."""
+        from safetensors.torch import load_file
+
+        path = self.path / "encoder.json"
+        if not path.exists():
+            raise ConfigError(f"{self.path} has no encoder yet: finish it with `manyviews train --resume {self.path}`")
+        made = json.loads(path.read_text())
+        encoder = get_encoder(made["encoder"], **made["options"])
+        encoder.load_state_dict(load_file(self.path / "encoder.safetensors"))
+        return encoder.eval().requires_grad_(False)
+
+    def write_encoder(self, encoder: nn.Module) -> None:
+        from safetensors.torch import save
+
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+        about = {
+            "encoder": self.config.encoder,
+            "options": encoder_options(self.config),
+            "dim": representation_dim(encoder),
+            "size": self.config.size,
+            "input": "RGB in [0, 1], not normalised further",
+            "manyviews": __version__,
+        }
+        write_atomically(self.path / "encoder.safetensors", save(state))
+        write_atomically(self.path / "encoder.json", json.dumps(about, indent=2) + "\n")
+
+    def write_evaluation(self, found: dict[str, Any]) -> None:
+        write_atomically(self.path / "evaluation.json", json.dumps(found, indent=2) + "\n")
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Raise unless a run can be written there, before any work is done for it."""
+    if path.exists() or path.is_symlink():
+        if not overwrite:
+            raise ConfigError(
+                f"{path} exists: go on with --resume {path}, replace it with --overwrite, or name another --output"
+            )
+        if not path.is_dir() or path.is_symlink() or (any(path.iterdir()) and not (path / CONFIG).exists()):
+            raise ConfigError(f"{path} is no run, so --overwrite leaves it alone: name another --output")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error}") from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to {path}: no permission in {path.parent}")
+
+
+def made_with(identity: str) -> dict[str, str]:
+    """Versions and the git commit, so that a run can be made again."""
+    packages = ("torch", "lightning-fabric", "numpy", "pillow")
+    versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {"identity": identity, "started": now, "commit": _commit(), "manyviews": __version__, **versions}
+
+
+def _commit() -> str:
+    """The git commit of this package's checkout, or "none" where it was installed from a wheel."""
+    git = shutil.which("git")
+    here = Path(__file__).parent
+    if git is None:
+        return "none"
+    call = [git, "-C", str(here)]
+    try:
+        head = subprocess.run([*call, "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S603
+        if head.returncode:
+            return "none"
+        status = [*call, "status", "--porcelain", "--untracked-files=no"]
+        dirty = subprocess.run(status, capture_output=True, text=True, check=False, timeout=10).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return "none"
+    return head.stdout.strip() + (" with changes" if dirty else "")

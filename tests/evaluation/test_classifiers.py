@@ -1,0 +1,91 @@
+"""kNN against a slow vote; the probe against scikit-learn's logistic regression."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from manyviews.evaluation import knn_classify, linear_probe
+from manyviews.evaluation.probe import STRENGTHS
+
+
+def blobs(n: int, d: int = 6, classes: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, d, generator=torch.Generator().manual_seed(99))
+    labels = torch.randint(classes, (n,), generator=generator)
+    return centres[labels] + 1.2 * torch.randn(n, d, generator=generator), labels
+
+
+def slow_knn(train: list, labels: list, query: list, k: int, temperature: float, classes: int) -> int:
+    def cosine(a: list, b: list) -> float:
+        return sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
+
+    near = sorted(((cosine(query, row), label) for row, label in zip(train, labels, strict=True)), reverse=True)[:k]
+    votes = [sum(math.exp(c / temperature) for c, label in near if label == wanted) for wanted in range(classes)]
+    return votes.index(max(votes))
+
+
+@pytest.mark.parametrize("k", [1, 7, 500])
+def test_knn_is_a_weighted_vote(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyviews.evaluation.knn.BLOCK", 4 * 60 * 7)  # seven queries at once
+    (train, labels), (test, _) = blobs(60), blobs(25, seed=1)
+    found = knn_classify(train, labels, test, k=k, temperature=0.2)
+    slow = [slow_knn(train.tolist(), labels.tolist(), row, k, 0.2, 4) for row in test.tolist()]
+    assert found.tolist() == slow
+
+
+def test_knn_with_a_class_that_nobody_has_and_equal_votes() -> None:
+    train = torch.eye(2)
+    assert knn_classify(train, torch.tensor([3, 1]), torch.ones(1, 2), classes=6).tolist() == [1]
+
+
+def test_probe_is_scikit_learns_logistic_regression() -> None:
+    (x, y), (test, truth) = blobs(400), blobs(300, seed=1)
+    x[:, 0] = 5.0  # constant
+    for strength in (1.0, 1e-2, 1e-4):
+        probe = linear_probe(x, y, strengths=[strength])
+        mean, spread = x.numpy().mean(0), x.numpy().std(0)
+        spread[0] = np.inf
+        oracle = LogisticRegression(C=1 / (strength * len(x)), max_iter=1000, tol=1e-8)
+        oracle.fit((x.numpy() - mean) / spread, y.numpy())
+        expected = oracle.decision_function((test.numpy() - mean) / spread)
+        found = probe.logits(test).numpy()
+        # Adding one number to all logits of an instance changes nothing.
+        np.testing.assert_allclose(
+            found - found.mean(1, keepdims=True), expected - expected.mean(1, keepdims=True), atol=0.02
+        )
+        agreement = oracle.score((test.numpy() - mean) / spread, truth.numpy())
+        assert probe.accuracy(test, truth) == pytest.approx(agreement, abs=0.01)
+
+
+def test_strength_is_chosen_on_instances_that_were_not_fitted() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise, labels = torch.randn(60, 50, generator=generator), torch.randint(4, (60,), generator=generator)
+    # A weak penalty learns noise by heart: every fitted instance right, the others worse than by guessing.
+    assert linear_probe(noise, labels, strengths=[1e-5]).accuracy(noise, labels) == 1
+    assert linear_probe(noise, labels).strength == max(STRENGTHS)
+    assert linear_probe(*blobs(4000)).strength < 0.1
+
+
+def test_probe_repeats_to_the_bit() -> None:
+    x, y = blobs(200)
+    assert torch.equal(linear_probe(x, y).weight, linear_probe(x, y).weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x, y: knn_classify(x, y, x[:, :2]), r"test must be \(m, 6\)"),
+        (lambda x, y: knn_classify(x, y, x, k=0), "k must be >= 1"),
+        (lambda x, y: knn_classify(x, y, x, classes=2), "labels must be whole numbers 0 to 1, got 0 to 3"),
+        (lambda x, y: linear_probe(x, y[:3]), "with n labels"),
+        (lambda x, y: linear_probe(x, y - 1), "labels must be whole numbers"),
+        (lambda x, y: linear_probe(x, y, strengths=[0.0]), "strengths must be > 0"),
+        (lambda x, y: linear_probe(x[:3], y[:3]), "3 instances are too few"),
+    ],
+)
+def test_a_mistake_is_named(call: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(*blobs(40))

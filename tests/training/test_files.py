@@ -1,0 +1,138 @@
+"""Checkpoints, metrics and run directories: whole or not there, whatever happens."""
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from manyviews.training.checkpoints import CheckpointError, checkpoints, load_checkpoint, save_checkpoint
+from manyviews.training.config import Config, ConfigError
+from manyviews.training.files import write_atomically
+from manyviews.training.metrics import COLUMNS, Metrics, read_metrics
+from manyviews.training.run import Run, check_output
+
+
+def state(step: int) -> dict:
+    return {"step": step, "weights": {"a": torch.full((100,), float(step))}, "rate": 0.5}
+
+
+def test_the_newest_checkpoint_is_loaded_and_the_last_ones_kept(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path) is None
+    for step in (5, 20, 100):
+        save_checkpoint(tmp_path, step, state(step), keep=2)
+    assert [path.name.split("-")[1] for path in checkpoints(tmp_path)] == ["00000100", "00000020"]
+    assert load_checkpoint(tmp_path)["step"] == 100
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "gone"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage: str, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, state(1), keep=5)
+    newest = save_checkpoint(tmp_path, 2, state(2), keep=5)
+    content = bytearray(newest.read_bytes())
+    if damage == "flipped":
+        content[random.Random(0).randrange(len(content))] ^= 1
+    newest.write_bytes({"truncated": content[:-10], "flipped": content, "empty": b"", "gone": b"x" * 10}[damage])
+    with pytest.warns(UserWarning, match="cannot be used: its content is not what was written.* trying the one before"):
+        assert load_checkpoint(tmp_path)["step"] == 1
+    newest.rename(tmp_path / checkpoints(tmp_path)[1].name)  # now the other is damaged too
+    with (
+        pytest.warns(UserWarning, match="cannot be used"),
+        pytest.raises(CheckpointError, match=r"none of 1 checkpoints .* --overwrite"),
+    ):
+        load_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_with_code_in_it_is_not_executed(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple:
+            return os.mkdir, (str(tmp_path / "executed"),)
+
+    save_checkpoint(tmp_path, 1, state(1), keep=5)
+    save_checkpoint(tmp_path, 2, {"step": 2, "x": Evil()}, keep=5)
+    with pytest.warns(UserWarning, match="cannot be used"):
+        assert load_checkpoint(tmp_path)["step"] == 1
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    write_atomically(file, "old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(file, "new")
+    assert file.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def row(step: int) -> dict:
+    return {"step": step, "epoch": 0, "loss": 1 / step, "learning_rate": 0.1, "temperature": 0.5}
+
+
+def test_metrics_go_on_after_a_step_and_drop_what_came_later(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.csv"
+    seen: list = []
+    metrics = Metrics(file, 0, [seen.append])
+    metrics.rows += [row(1), row(2), {**row(3), "knn": 0.25, "rank": 7}]
+    metrics.flush()
+    assert [r["step"] for r in seen] == [1, 2, 3]
+    whole = file.read_bytes()
+    assert whole.decode().splitlines()[0] == ",".join(COLUMNS)
+    assert read_metrics(file) == [row(1), row(2), {**row(3), "knn": 0.25, "rank": 7}]
+
+    file.write_bytes(whole + b"4,0,0.2")  # killed while writing
+    metrics = Metrics(file, 3, [])
+    assert file.read_bytes() == whole
+    metrics = Metrics(file, 1, [])
+    metrics.rows += [row(2), {**row(3), "knn": 0.25, "rank": 7}]
+    metrics.flush()
+    assert file.read_bytes() == whole
+
+
+def test_rows_wait_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "metrics.csv"
+    metrics = Metrics(file, 0, [])
+    metrics.rows += [row(1)]
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space"):
+            metrics.flush()
+    metrics.rows += [row(2)]
+    metrics.flush()
+    assert read_metrics(file) == [row(1), row(2)]
+
+
+def test_a_directory_is_replaced_only_when_told_and_only_if_it_is_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "run"
+    Run.create(path, Config(), overwrite=False)
+    (path / "metrics.csv").write_text("old")
+    with pytest.raises(ConfigError, match=r"exists: go on with --resume .*, replace it with --overwrite"):
+        Run.create(path, Config(), overwrite=False)
+    assert (path / "metrics.csv").exists()
+    Run.create(path, Config(views=3), overwrite=True)
+    assert not (path / "metrics.csv").exists()
+    assert Run.open(path).config.views == 3
+    assert [p.name for p in path.parent.iterdir()] == ["run"]
+
+    holiday = tmp_path / "holiday"
+    holiday.mkdir()
+    (holiday / "photo.jpg").write_text("dear")
+    with pytest.raises(ConfigError, match="is no run, so --overwrite leaves it alone"):
+        check_output(holiday, overwrite=True)
+    with pytest.raises(ConfigError, match=r"cannot write to .*photo.jpg"):
+        check_output(holiday / "photo.jpg" / "run", overwrite=False)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(ConfigError, match="is no run"):
+        check_output(link, overwrite=True)

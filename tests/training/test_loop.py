@@ -1,0 +1,400 @@
+"""Trainings that take a second: what they leave behind, what they refuse, how they stop."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import manyviews as mv
+from manyviews.training import Config, ConfigError, DivergedError, InterruptedTraining, Run, learning_rate, train
+from manyviews.training.loop import Training
+from manyviews.training.setup import built, fitted, launched, policy_of
+from manyviews.training.watch import Watch, collapsed
+from manyviews.views import batches, plain_views
+from tests.training.small import assert_same_run, folder_of_images, last_checkpoint, small, tensors
+
+
+def test_a_run_leaves_everything_behind_and_its_encoder_loads(tmp_path: Path) -> None:
+    run = mv.train(small(probe=True), output=tmp_path / "run", quiet=True)
+    names = {path.name for path in run.path.iterdir()}
+    files = {"config.yaml", "metrics.csv", "log.txt", "encoder.safetensors", "encoder.json", "evaluation.json"}
+    assert names == {*files, "checkpoints"}
+    assert [row["step"] for row in run.metrics] == list(range(1, 16))
+    assert [row["epoch"] for row in run.metrics] == [0] * 5 + [1] * 5 + [2] * 5
+    assert [row["learning_rate"] for row in run.metrics] == [learning_rate(s, 15, 2, 0.5 * 16 / 256) for s in range(15)]
+    assert [row["step"] for row in run.metrics if "knn" in row] == [4, 8, 12, 15]
+    assert run.metrics[-1]["loss"] < run.metrics[0]["loss"]
+    assert json.loads((run.path / "encoder.json").read_text())["dim"] == 64
+
+    encoder = Run.open(run.path).encoder
+    assert not encoder.training
+    held = {k.removeprefix("encoder."): v for k, v in last_checkpoint(run.path)["embedder"].items() if "head" not in k}
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, held[name])
+
+    scores = run.evaluation["scores"]
+    assert list(scores) == ["pixels", "untrained encoder", "trained encoder"]
+    assert all(0 <= score[kind] <= 1 for score in scores.values() for kind in ("knn", "linear"))
+    assert run.evaluation["test_instances"] == 1000
+    log = (run.path / "log.txt").read_text()
+    assert "step 15/15" in log
+    assert "images/s" in log
+
+
+def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:
+    """The slow twin: no Fabric, no checkpoints, a page of torch."""
+    config = small(learnable=True, objective="mv-infonce")
+    run = train(config, output=tmp_path / "run", quiet=True)
+
+    config = run.config
+    photos = mv.load_dataset("photos")["train"]
+    images = photos.images[: config.limit]
+    watch = Watch.over(images, photos.labels, policy_of(config), 3, config.seed, config.held_out)
+    embedder, objective = built(config)
+    weights = [p for p in embedder.parameters() if p.dim() > 1]
+    others = [p for p in [*embedder.parameters(), *objective.parameters()] if p.dim() <= 1 and p.requires_grad]
+    groups = [{"params": weights, "weight_decay": 1e-6}, {"params": others}]
+    optimiser = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    step, losses = 0, []
+    for epoch in range(3):
+        for batch in batches(80, 16, config.seed, epoch):
+            index = watch.trained[batch]
+            views = policy_of(config)(images[index], views=3, seed=config.seed, epoch=epoch, index=index)
+            loss = objective(embedder(views).z)
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(step, 15, 2, 0.5 * 16 / 256)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+            step += 1
+    assert [row["loss"] for row in run.metrics] == losses
+    assert run.metrics[0]["temperature"] != run.metrics[-1]["temperature"]
+    for name, value in embedder.state_dict().items():
+        assert torch.equal(value, last_checkpoint(run.path)["embedder"][name]), name
+
+
+def test_held_out_instances_are_not_trained_on_and_watched_ones_are_not_in_the_bank() -> None:
+    images, labels = torch.zeros(50, 3, 8, 8, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64)
+    policy = mv.SimCLRPolicy(8)
+    for held_out in (10, 0):
+        watch = Watch.over(images, labels, policy, 2, 0, held_out)
+        watched, trained, bank = (set(part.tolist()) for part in (watch.watched, watch.trained, watch.bank))
+        assert not watched & bank
+        assert bank <= trained
+        assert len(trained) == 50 - held_out
+        assert (watched <= trained) == (held_out == 0)
+    assert len(watched) == 25
+
+
+def test_a_look_changes_nothing(tmp_path: Path) -> None:
+    often = train(small(eval_every=1), output=tmp_path / "often", quiet=True)
+    rarely = train(small(eval_every=15), output=tmp_path / "rarely", quiet=True)
+    assert [row["loss"] for row in often.metrics] == [row["loss"] for row in rarely.metrics]
+    assert often.metrics[-1] == rarely.metrics[-1]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"optimiser": "lars"},
+        {"optimiser": "adamw", "learning_rate": 0.01},
+        {"precision": "bf16-mixed"},
+        {"precision": "64-true"},
+        {"micro_batch": 5},
+        {"each_view": True},
+        {"objective": "supcon"},
+        {"fixed_batch": True, "batch_size": 48},
+        {"held_out": 0},
+    ],
+    ids=str,
+)
+def test_ways_of_training_stop_and_go_on(changes: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small(**changes)
+    whole = train(config, output=tmp_path / "whole", quiet=True)
+    assert all(math.isfinite(row["loss"]) for row in whole.metrics)
+    stop_after(monkeypatch, 7)
+    with pytest.raises(InterruptedTraining, match=r"stopped at step 7 of \d+, all saved. Go on with: manyviews train"):
+        train(config, output=tmp_path / "stopped", quiet=True)
+    monkeypatch.undo()
+    train(resume=tmp_path / "stopped", quiet=True)
+    assert_same_run(whole.path, tmp_path / "stopped")
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, number: int = signal.SIGTERM) -> None:
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        if self.step_number == steps - 1:
+            signal.raise_signal(number)
+        return learn(self, views, index)
+
+    monkeypatch.setattr(Training, "step", step)
+
+
+def test_a_second_signal_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyviews.training.signals._SAME", -1.0)
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        if self.step_number == 4:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return learn(self, views, index)
+
+    monkeypatch.setattr(Training, "step", step)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(InterruptedTraining, match="stopped at once") as stopped:
+        train(small(), output=tmp_path / "run", quiet=True)
+    assert stopped.value.exit_code == 130
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_echo_of_the_signal_is_not_a_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        if self.step_number == 4:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)  # torchrun's
+        return learn(self, views, index)
+
+    monkeypatch.setattr(Training, "step", step)
+    with pytest.raises(InterruptedTraining, match="stopped at step 5 of 15"):
+        train(small(), output=tmp_path / "run", quiet=True)
+
+
+def test_training_in_a_thread_of_its_own(tmp_path: Path) -> None:
+    thread = threading.Thread(target=train, args=(small(epochs=1),), kwargs={"output": tmp_path / "run", "quiet": True})
+    thread.start()
+    thread.join()
+    assert Run.open(tmp_path / "run").finished
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_leaves_the_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        row = learn(self, views, index)
+        return row | {"loss": torch.tensor(math.nan)} if self.step_number == 6 else row
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "step", step)
+        with pytest.raises(
+            DivergedError, match=r"the loss became nan, at step 7 of 15 with learning rate 0\.0\d+.*Try a"
+        ):
+            train(small(log_every=4), output=tmp_path / "run", quiet=True)
+    assert last_checkpoint(tmp_path / "run")["step"] == 6
+    assert "DivergedError" in (tmp_path / "run" / "log.txt").read_text()
+    train(resume=tmp_path / "run", quiet=True)  # and it can go on
+
+
+def test_embeddings_that_are_no_numbers_stop_the_run(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"embeddings contain (NaN|inf).* at step \d+ of 15"):
+        train(small(learning_rate=1e30), output=tmp_path / "run", quiet=True)
+
+
+def test_anomalies_are_found_where_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: object, gradient: Tensor) -> Tensor:
+            return gradient * math.nan
+
+    forward = nn.Conv2d.forward
+    monkeypatch.setattr(nn.Conv2d, "forward", lambda self, x: Broken.apply(forward(self, x)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match=r"BrokenBackward.* returned nan"):
+            train(small(detect_anomaly=True), output=tmp_path / "run", quiet=True)
+    assert not torch.is_anomaly_enabled()
+
+
+def test_a_full_disk_does_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    whole = train(small(), output=tmp_path / "whole", quiet=True)
+    real, full = os.fsync, [False]
+
+    def fsync(handle: int) -> None:
+        if full[0]:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        full[0] = 5 <= self.step_number < 9
+        if self.step_number == 8:
+            assert last_checkpoint(self.run.path)["step"] == 4
+        return learn(self, views, index)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Training, "step", step)
+    run = train(small(), output=tmp_path / "run")
+    assert_same_run(whole.path, run.path)
+    said = capsys.readouterr().err
+    assert "cannot save a checkpoint at step 6: [Errno 28] No space left on device; going on" in said
+    assert "rows wait until there is room" in said
+
+
+def test_resuming_with_another_result_in_mind_is_refused(tmp_path: Path) -> None:
+    run = train(small(epochs=1), output=tmp_path / "run", quiet=True)
+    with pytest.raises(ConfigError, match=r"another views \(was 3, now 4\), temperature \(was 0\.5, now 0\.1\)"):
+        train(small(epochs=1, views=4, temperature=0.1), resume=run.path, quiet=True)
+    with pytest.raises(ConfigError, match="leave output and overwrite out"):
+        train(resume=run.path, output=tmp_path / "other")
+    before = run.metrics
+    train(small(epochs=1, save_every=1, workers=1), resume=run.path, quiet=True)  # finished, and another how
+    assert run.metrics == before
+
+
+def test_what_cannot_be_trained_is_said_before_anything_is_made(tmp_path: Path) -> None:
+    unlabelled = folder_of_images(tmp_path / "images", count=20, labelled=False)
+    file = tmp_path / "file"
+    file.write_text("x")
+    for changes, options, message in (
+        ({"batch_size": 96}, {}, "a batch of 96 instances is larger than the 80 of photos to train on .16 of 96"),
+        ({"views": 1}, {}, "views must be >= 2"),
+        ({"data": "photo"}, {}, "no data set 'photo': did you mean photos"),
+        ({"encoder": "resnet19", "width": None}, {}, "no encoder 'resnet19'"),
+        ({"encoder": "timm:x"}, {}, "stem and width are for our ResNets"),
+        ({"data": str(unlabelled), "objective": "supcon", "batch_size": 4, "held_out": 2}, {}, "supcon needs labels"),
+        ({}, {"output": file / "run"}, "cannot write to"),
+        ({}, {"output": file}, "exists: go on with --resume"),
+        ({}, {"resume": tmp_path / "nothing"}, "is no run"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train(
+                small(**changes),
+                **{"quiet": True, "output": tmp_path / "run", **options}
+                | ({"output": None} if "resume" in options else {}),
+            )
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unlabelled_folder_trains_without_knn(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    folder = folder_of_images(tmp_path / "images", count=40, labelled=False)
+    config = small(data=str(folder), limit=None, held_out=8, epochs=1, probe=True, size=None)
+    run = train(config, output=tmp_path / "run")
+    assert run.config.size == 20  # the first image is 20 x 24
+    assert "knn" not in run.metrics[-1]
+    assert run.metrics[-1]["rank"] > 0
+    assert run.evaluation is None
+    assert "no labelled test set" in capsys.readouterr().err
+
+
+def test_sizes_and_stems_follow_the_images() -> None:
+    photos = mv.load_dataset("photos")
+    assert (fitted(Config(), photos, 1).size, fitted(Config(), photos, 1).blur) == (32, 0.0)
+    assert fitted(Config(encoder="resnet18"), photos, 1).stem == "small"
+    large = fitted(Config(encoder="resnet18", size=128), photos, 1)
+    assert (large.stem, large.strength, large.blur) == ("imagenet", 1.0, 0.5)
+    with pytest.raises(ConfigError, match="128 instances does not divide among 3 ranks"):
+        fitted(Config(), photos, 3)
+
+
+def test_collapse_is_said_loudly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    one_point = {"alignment": 0.0, "uniformity": -0.01, "rank": 1, "rankme": 1.0}
+    monkeypatch.setattr(Watch, "__call__", lambda *_: dict(one_point))
+    train(small(epochs=1), output=tmp_path / "run")
+    assert "warning: COLLAPSE: all instances have nearly the same embedding" in capsys.readouterr().err
+    assert "COLLAPSE" in (tmp_path / "run" / "log.txt").read_text()
+    assert collapsed({"uniformity": -3.5, "rankme": 60.0}) is None
+    assert "one dimension" in collapsed({"uniformity": -1.0, "rankme": 1.2})
+
+
+def test_what_is_watched_tells_a_collapsed_model_from_a_healthy_one() -> None:
+    config = small(size=16, strength=0.5, blur=0.0)
+    photos = mv.load_dataset("photos")["train"]
+    watch = Watch.over(photos.images, photos.labels, policy_of(config), 3, 0, 100)
+    embedder, _ = built(config)
+    with torch.no_grad():
+        embedder.train()(plain_views(photos.images[:200], 16)[:, None])
+    assert collapsed(watch(embedder)) is None
+    with torch.no_grad():
+        embedder.head[-1].bias.fill_(100.0)
+    assert "same embedding" in collapsed(watch(embedder))
+    assert embedder.training
+
+
+def test_no_step_makes_anything_larger_than_views_and_activations(tmp_path: Path) -> None:
+    """1024 x 4 rows have an affinity matrix of 17 million numbers: more than all their pixels."""
+    config = small(limit=1024, held_out=0, batch_size=1024, views=4, size=32, objective="mv-infonce")
+    photos = mv.load_dataset("photos")
+    config = fitted(config, photos, 1)
+    run = Run.create(tmp_path / "run", config, overwrite=False)
+    training = Training(run, photos, *built(config), launched(config), quiet=True)
+    largest = [0]
+
+    class Watcher(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: object, types: object, args: tuple = (), kwargs: dict | None = None
+        ) -> object:
+            out = func(*args, **(kwargs or {}))
+            for tensor in out if isinstance(out, (tuple, list)) else [out]:
+                if isinstance(tensor, Tensor):
+                    largest[0] = max(largest[0], tensor.numel())
+            return out
+
+    index = torch.arange(1024)
+    views = policy_of(config)(photos["train"].images[index], views=4, seed=0, epoch=0, index=index)
+    with Watcher():
+        training.step(views, index)
+    assert largest[0] == views.numel() < (1024 * 4) ** 2
+
+
+def test_plain_views_are_the_middle() -> None:
+    images = torch.arange(2 * 3 * 16 * 16).remainder(256).to(torch.uint8).view(2, 3, 16, 16)
+    torch.testing.assert_close(plain_views(images, 16), images / 255)
+    wide = torch.zeros(3, 40, 80, dtype=torch.uint8)
+    wide[:, :, 20:60] = 200
+    torch.testing.assert_close(plain_views([wide, images[0]], 16)[0], torch.full((3, 16, 16), 200 / 255))
+
+
+def test_tensorboard_gets_every_row(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = train(small(loggers=("tensorboard",), epochs=1), output=tmp_path / "run", quiet=True)
+    events = EventAccumulator(str(run.path / "tensorboard"))
+    events.Reload()
+    found = [(event.step, event.value) for event in events.Scalars("loss")]
+    assert found == [(row["step"], pytest.approx(row["loss"])) for row in run.metrics]
+
+
+def test_a_logger_that_is_missing_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"the logger wandb-offline needs: pip install 'manyviews\[wandb\]'"):
+        train(small(loggers=("wandb-offline",)), output=tmp_path / "run")
+
+
+def test_checkpoints_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [time.monotonic()]
+    monkeypatch.setattr("manyviews.training.loop.monotonic", lambda: now.__setitem__(0, now[0] + 13) or now[0])
+    config = small(save_every=0, save_minutes=1.0, keep=100, epochs=3)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    steps = sorted(int(path.name.split("-")[1]) for path in run.checkpoints.iterdir())
+    assert 3 <= len(steps) < 10
+    assert steps[-1] == 15
+
+
+def test_all_of_a_checkpoint_is_plain(tmp_path: Path) -> None:
+    run = train(small(epochs=1), output=tmp_path / "run", quiet=True)
+    kinds = {type(value) for value in tensors(last_checkpoint(run.path)).values()}
+    assert kinds <= {torch.Tensor, int, float, bool, type(None), str}
