@@ -32,12 +32,13 @@ format: $(READY) ## Put the code into our style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: $(READY) ## Fit free points on a sphere with each objective and print what comes of them
-	$(BIN)/python examples/sphere.py
+demo: $(READY) ## Train on the photos in the package, about a minute and a half on two cores
+	$(BIN)/manyviews train --overwrite
 
 bench: $(READY) ## Measure speed and memory, as ratios
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.views
+	$(BIN)/python -m benchmarks.training
 
 clean: ## Remove what the commands above made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -32,7 +32,8 @@ def test_recipes_are_the_papers() -> None:
     for name in ("imagenet100", "imagenet1k"):
         assert (RECIPES[name].strength, RECIPES[name].blur) == (1.0, 0.5)
     for recipe in RECIPES.values():
-        assert (recipe.momentum, recipe.weight_decay, recipe.trust, recipe.scale[1]) == (0.9, 1e-6, 1e-3, 1.0)
+        assert (recipe.momentum, recipe.weight_decay, recipe.trust) == (0.9, 1e-6, 1e-3)
+        assert recipe.scale == ((0.2 if recipe.data == "photos" else 0.08), 1.0)
 
 
 def test_data_has_the_recipe_of_its_name_else_that_of_the_photos() -> None:
@@ -42,15 +43,21 @@ def test_data_has_the_recipe_of_its_name_else_that_of_the_photos() -> None:
 
 def test_a_recipe_from_a_file_changes_what_it_names(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("objective: pvc\nweight_decay: 1e-4\nscale: [0.2, 1]\nloggers: [tensorboard]\nclasses: some.txt\n")
+    file.write_text(
+        "objective: pvc\nweight_decay: 1e-4\nscale: [0.3, 1]\nloggers: [tensorboard]\n"
+        "classes: some.txt\nprecision: 64\n"
+    )
     recipe = get_recipe(file)
     assert recipe.objective == "pvc"
     assert recipe.weight_decay == 1e-4  # which YAML reads as a word
-    assert recipe.scale == (0.2, 1.0)
+    assert recipe.scale == (0.3, 1.0)
+    assert recipe.precision == "64"
     assert recipe.loggers == ("tensorboard",)
     assert recipe.classes == Path("some.txt")
     assert (
-        dataclasses.replace(recipe, objective="mv-dhel", weight_decay=1e-6, scale=(0.08, 1.0), loggers=(), classes=None)
+        dataclasses.replace(
+            recipe, objective="mv-dhel", weight_decay=1e-6, scale=(0.2, 1.0), loggers=(), classes=None, precision="32"
+        )
         == Config()
     )
 
@@ -105,7 +112,7 @@ def test_unknown_recipes() -> None:
         ({"micro_batch": 0}, "micro_batch must be >= 1"),
         ({"keep": 0}, "keep must be >= 1"),
         ({"views": "4"}, "views in the config must be a whole number, got '4'"),
-        ({"precision": "16"}, "precision in the config must be one of 32-true"),
+        ({"precision": "8"}, "precision in the config must be one of 32"),
     ],
 )
 def test_what_cannot_be_is_said(changes: dict, message: str) -> None:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import manyviews as mv
 from manyviews.training import Config, ConfigError, DivergedError, InterruptedTraining, Run, learning_rate, train
+from manyviews.training.files import claimed
 from manyviews.training.loop import Training
 from manyviews.training.setup import built, fitted, launched, policy_of
 from manyviews.training.watch import Watch, collapsed
@@ -109,7 +110,7 @@ def test_a_look_changes_nothing(tmp_path: Path) -> None:
         {"optimiser": "lars"},
         {"optimiser": "adamw", "learning_rate": 0.01},
         {"precision": "bf16-mixed"},
-        {"precision": "64-true"},
+        {"precision": "64"},
         {"micro_batch": 5},
         {"each_view": True},
         {"objective": "supcon"},
@@ -261,6 +262,31 @@ def test_resuming_with_another_result_in_mind_is_refused(tmp_path: Path) -> None
     before = run.metrics
     train(small(epochs=1, save_every=1, workers=1), resume=run.path, quiet=True)  # finished, and another how
     assert run.metrics == before
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    run = train(small(epochs=1), output=tmp_path / "run", quiet=True)
+    with claimed(run.path, "config.yaml"):
+        for options in ({"resume": run.path}, {"output": run.path, "overwrite": True}):
+            with pytest.raises(BlockingIOError, match="another process is at work in"):
+                train(small(epochs=1), **options, quiet=True)
+    train(resume=run.path, quiet=True)
+
+
+def test_a_run_goes_on_from_another_directory_and_leaves_the_callers_randomness_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_of_images(tmp_path / "here" / "images", count=40)
+    config = small(data="images", limit=None, held_out=8, epochs=2)
+    monkeypatch.chdir(tmp_path / "here")
+    stop_after(monkeypatch, 3)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    with pytest.raises(InterruptedTraining):
+        train(config, output=tmp_path / "run", quiet=True)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+    monkeypatch.undo()
+    assert train(resume=tmp_path / "run", quiet=True).finished
 
 
 def test_what_cannot_be_trained_is_said_before_anything_is_made(tmp_path: Path) -> None:

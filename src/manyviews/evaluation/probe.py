@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from manyviews.evaluation.knn import check_labelled
 
@@ -22,13 +22,13 @@ class LinearProbe:
     """Logistic regression on standardised representations."""
 
     weight: Tensor
-    """(d, classes), for representations as they come."""
+    """(classes, d), for representations as they come."""
     bias: Tensor
     strength: float
     """Of the penalty strength / 2 |weight|^2 on the mean cross-entropy of standardised representations."""
 
     def logits(self, h: Tensor) -> Tensor:
-        return h.to(self.weight) @ self.weight + self.bias
+        return linear(h.to(self.weight), self.weight, self.bias)
 
     def accuracy(self, h: Tensor, labels: Tensor) -> float:
         """Share of representations (n, d) put into their class."""
@@ -80,9 +80,9 @@ def fit(h: Tensor, labels: Tensor, classes: int, strength: float, start: LinearP
     scale = torch.where(spread > 1e-6 * spread.max(), 1 / spread, 0.0)  # what is constant says nothing
     x = (h - mean) * scale
     if start is None:
-        weight, bias = x.new_zeros(x.shape[1], classes), x.new_zeros(classes)
+        weight, bias = x.new_zeros(classes, x.shape[1]), x.new_zeros(classes)
     else:
-        weight, bias = start.weight * spread[:, None], start.bias + mean @ start.weight
+        weight, bias = start.weight * spread, start.bias + start.weight @ mean
     weight, bias = (t.clone().requires_grad_() for t in (weight, bias))
     solver = torch.optim.LBFGS(
         [weight, bias], max_iter=200, tolerance_grad=1e-4, tolerance_change=1e-7, line_search_fn="strong_wolfe"
@@ -90,11 +90,11 @@ def fit(h: Tensor, labels: Tensor, classes: int, strength: float, start: LinearP
 
     def loss() -> Tensor:
         solver.zero_grad()
-        value = cross_entropy(x @ weight + bias, labels) + strength / 2 * weight.square().sum()
+        value = cross_entropy(linear(x, weight, bias), labels) + strength / 2 * weight.square().sum()
         value.backward()
         return value
 
     with torch.enable_grad():
         solver.step(loss)
-    final = weight.detach() * scale[:, None]
-    return LinearProbe(final, bias.detach() - mean @ final, strength)
+    final = weight.detach() * scale
+    return LinearProbe(final, bias.detach() - final @ mean, strength)

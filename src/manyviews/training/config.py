@@ -18,7 +18,7 @@ from manyviews.models.resnet import Stem
 from manyviews.views import SimCLRPolicy, fixed_batch
 
 Optimiser = Literal["sgd", "lars", "adamw"]
-Precision = Literal["32-true", "bf16-mixed", "16-mixed", "64-true"]
+Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Logger = Literal["tensorboard", "wandb", "wandb-offline"]
 
@@ -56,7 +56,7 @@ class Config:
     """Views of each instance."""
     size: int | None = None
     """Height and width of a view; the images' own, at most 224, if not given."""
-    scale: tuple[float, float] = (0.08, 1.0)
+    scale: tuple[float, float] = (0.2, 1.0)
     """Share of the image's area in a crop."""
     strength: float | None = None
     """Of the colour jitter; 0.5 for small images and 1 for large ones if not given."""
@@ -81,7 +81,7 @@ class Config:
     learnable: bool = False
     """Learn the temperature."""
 
-    epochs: int = 16
+    epochs: int = 10
     """Passes through the data."""
     batch_size: int = 128
     """Instances of a batch, on all ranks together."""
@@ -111,7 +111,7 @@ class Config:
     """Processes on this machine, each with a device; torchrun and SLURM set it themselves."""
     nodes: int = 1
     """Machines; torchrun and SLURM set it themselves."""
-    precision: Precision = "32-true"
+    precision: Precision = "32"
     """Of the encoder; the objective is computed in 32 bits at least."""
     sync_batch_norm: bool = True
     """On several ranks batch norm sees the whole batch, as one rank would."""
@@ -235,6 +235,7 @@ def _as(kind: Any, value: Any) -> Any:
             return None
         return _as(next(k for k in inner if k is not NoneType), value)
     if origin is Literal:
+        value = str(value)  # YAML reads 32 as a number
         if value not in inner:
             raise ValueError
         return value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -19,6 +21,26 @@ def write_atomically(path: Path, content: bytes | str) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextmanager
+def claimed(folder: Path, file: str) -> Iterator[None]:
+    """Hold a file of the folder, where the system can (not on Windows), so that no other process writes there too.
+
+    Raises:
+        BlockingIOError: another process holds it. A process that dies holds it no longer.
+    """
+    if os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    with (folder / file).open() as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(f"another process is at work in {folder}: wait for it, or stop it") from error
+        yield
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,22 @@ from manyviews.models import Embedder
 from manyviews.training.cache import Views, cached_backward
 from manyviews.training.checkpoints import load_checkpoint, save_checkpoint
 from manyviews.training.config import Config, ConfigError
+from manyviews.training.files import claimed
 from manyviews.training.journal import Journal
 from manyviews.training.metrics import Metrics, check_loggers, sinks
 from manyviews.training.optimisers import learning_rate
-from manyviews.training.run import Run, check_output
-from manyviews.training.setup import FITTED, built, fitted, launched, on_first_rank, optimiser_of, policy_of, threads
+from manyviews.training.run import CONFIG, Run, check_output
+from manyviews.training.setup import (
+    FITTED,
+    built,
+    fitted,
+    launched,
+    located,
+    on_first_rank,
+    optimiser_of,
+    policy_of,
+    threads,
+)
 from manyviews.training.signals import InterruptedTraining, StopRequest
 from manyviews.training.sync import synchronised
 from manyviews.training.watch import Watch, collapsed, compare
@@ -74,14 +85,17 @@ def train(
         if output is not None or overwrite:
             raise ConfigError("resume goes on with a run where it is: leave output and overwrite out")
         config = _resumed(Run.open(resume), config)
-    config = Config() if config is None else config
+    config = located(Config() if config is None else config)
     config.check()
     check_loggers(config)
     fabric = launched(config)
     path = Path(resume or output or _default_output(config)).expanduser()
     if resume is None:
         on_first_rank(fabric, lambda: check_output(path, overwrite))
-    with threads(config), torch.autograd.set_detect_anomaly(config.detect_anomaly):
+    with ExitStack() as stack:
+        stack.enter_context(threads(config))
+        stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
+        stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
         with fabric.rank_zero_first():
             data = load_dataset(
                 config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
@@ -90,6 +104,7 @@ def train(
         embedder, objective = built(config)
         run = on_first_rank(fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite))
         run = dataclasses.replace(run, config=config)
+        on_first_rank(fabric, lambda: stack.enter_context(claimed(run.path, CONFIG)))
         Training(run, data, embedder, objective, fabric, quiet).loop()
     return run
 
@@ -98,6 +113,7 @@ def _resumed(run: Run, config: Config | None) -> Config:
     """The run's config, changed at most in what does not change its result."""
     if config is None:
         return run.config
+    config = located(config)
     config = dataclasses.replace(config, **{n: getattr(run.config, n) for n in FITTED if getattr(config, n) is None})
     if names := run.config.different(config):
         changes = ", ".join(f"{name} (was {getattr(run.config, name)}, now {getattr(config, name)})" for name in names)
@@ -129,7 +145,7 @@ class Training:
         self.labels = split.labels
         policy = policy_of(config)
         self.watch = Watch.over(images, split.labels, policy, config.views, config.seed, config.held_out)
-        self.views = ViewBatches(images, policy, config.views, config.seed, config.workers)
+        self.views = ViewBatches(images, policy, config.views, config.seed, config.workers, fabric.device)
 
         self.steps_per_epoch = len(self.watch.trained) // config.instances
         self.steps = self.steps_per_epoch * config.epochs
@@ -140,7 +156,7 @@ class Training:
         self.embedder, self.objective = embedder, objective
         if config.sync_batch_norm and fabric.world_size > 1:
             synchronised(self.embedder, fabric.device)
-        self.objective.to(fabric.device)
+        fabric.strategy.precision.convert_module(self.objective).to(fabric.device)
         optimiser = optimiser_of(config, nn.ModuleList([self.embedder, self.objective]))
         self.module, self.optimiser = fabric.setup(self.embedder, optimiser)
         self.step_number = 0
@@ -155,22 +171,25 @@ class Training:
             self.metrics = Metrics(run.path / "metrics.csv", self.step_number, others)
 
     def loop(self) -> None:
-        config, fabric = self.config, self.fabric
-        with self.journal, _warned(self.journal), StopRequest() as stop:
+        with self.journal, _warned(self.journal):
             self.journal.say(self._opening())
-            for epoch in range(self.step_number // self.steps_per_epoch, config.epochs):
-                own = batches(
-                    len(self.watch.trained), config.instances, config.seed, epoch, fabric.global_rank, fabric.world_size
-                )
-                left = own[self.step_number - epoch * self.steps_per_epoch :]
-                for views, index in self.views(epoch, [self.watch.trained[batch] for batch in left]):
-                    row = {"epoch": epoch, **self.step(views, index)}
-                    self.step_number += 1
-                    self.write({"step": self.step_number, **row})
-                    self.stop_if_told(stop)
+            with StopRequest() as stop:
+                for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
+                    for views, index in self.batches(epoch):
+                        row = self.step(views, index)
+                        self.step_number += 1
+                        self.write({"step": self.step_number, "epoch": epoch, **row})
+                        self.stop_if_told(stop)
             if self.first:
                 self.finish()
-            fabric.barrier()
+            self.fabric.barrier()
+
+    def batches(self, epoch: int) -> Iterator[tuple[Views, Tensor]]:
+        """Views and indices of this rank's part of each batch that is left of an epoch."""
+        ranks = self.fabric.global_rank, self.fabric.world_size
+        own = batches(len(self.watch.trained), self.config.instances, self.config.seed, epoch, *ranks)
+        left = own[self.step_number - epoch * self.steps_per_epoch :]
+        yield from self.views(epoch, [self.watch.trained[batch] for batch in left])
 
     def step(self, views: Views, index: Tensor) -> dict[str, Any]:
         """Learn from the views (B, N, ...) of this rank's instances; what there is to write about it."""

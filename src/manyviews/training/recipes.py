@@ -11,6 +11,7 @@ _CIFAR = Config(
     data="cifar10",
     held_out=0,
     size=32,
+    scale=(0.08, 1.0),
     strength=0.5,
     blur=0.0,
     encoder="resnet18",

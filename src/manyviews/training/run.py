@@ -16,6 +16,7 @@ import platform
 import secrets
 import shutil
 import subprocess
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -28,7 +29,7 @@ from torch import nn
 from manyviews import __version__
 from manyviews.models import get_encoder, representation_dim
 from manyviews.training.config import MADE_WITH, Config, ConfigError
-from manyviews.training.files import sync_folder, write_atomically
+from manyviews.training.files import claimed, sync_folder, write_atomically
 from manyviews.training.metrics import read_metrics
 from manyviews.training.setup import encoder_options
 
@@ -76,6 +77,8 @@ class Run:
         header = "# How this was trained; `manyviews train --recipe` takes it as it is.\n"
         write_atomically(new / CONFIG, header + config.to_yaml() + yaml.safe_dump({MADE_WITH: made_with(identity)}))
         if path.exists():
+            with claimed(path, CONFIG) if (path / CONFIG).exists() else nullcontext():
+                pass
             old = path.with_name(f".{path.name}.old.{identity}")
             path.rename(old)
             new.rename(path)

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -32,8 +33,15 @@ LARGE = 64
 def launched(config: Config) -> Fabric:
     """Devices, precision and ranks; with several devices and no torchrun, the other processes are started here."""
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins.precision.double import DoublePrecision
     from lightning_fabric.strategies.ddp import DDPStrategy
     from torch import distributed as dist
+
+    class Double(DoublePrecision):
+        """Fabric's, without rounding the embeddings to 32 bits."""
+
+        def convert_output(self, data: Any) -> Any:
+            return data
 
     devices, nodes = config.devices, config.nodes
     if dist.is_torchelastic_launched():
@@ -46,7 +54,7 @@ def launched(config: Config) -> Fabric:
         num_nodes=nodes,
         # Running statistics are the same on all ranks, or each rank's own: nothing to broadcast.
         strategy=DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True) if many else "auto",
-        precision=config.precision,
+        **{"plugins": Double()} if config.precision == "64" else {"precision": config.precision},
     )
     fabric.launch()
     return fabric
@@ -77,6 +85,12 @@ def on_first_rank(fabric: Fabric, work: Callable[[], T]) -> T:
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
+
+
+def located(config: Config) -> Config:
+    """The config with the whole path of its data, so that a run can go on from another directory."""
+    path = Path(config.data).expanduser()
+    return dataclasses.replace(config, data=str(path.resolve())) if path.exists() else config
 
 
 def fitted(config: Config, data: Dataset, ranks: int) -> Config:

@@ -69,6 +69,8 @@ class ViewBatches:
     """Of each instance; a `MultiCrop` knows its own."""
     seed: int = 0
     workers: int = 0
+    device: torch.device | None = None
+    """Where the views shall be; where the images are if not given."""
 
     def __post_init__(self) -> None:
         if isinstance(self.policy, MultiCrop) != (self.views is None):
@@ -80,7 +82,8 @@ class ViewBatches:
 
     def __call__(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor | list[Tensor], Tensor]]:
         """(views, index) for each of the batches' indices."""
-        for groups, index in self._cropped(epoch, indices):
+        for cropped, index in self._cropped(epoch, indices):
+            groups = [group.to(self.device or group.device, non_blocking=True) for group in cropped]
             coloured = self.crops.coloured(groups, seed=self.seed, epoch=epoch, index=index.to(groups[0].device))
             yield coloured if isinstance(self.policy, MultiCrop) else coloured[0], index
 
