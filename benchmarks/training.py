@@ -26,6 +26,7 @@ from rich.table import Table
 from benchmarks.timing import interleaved
 from manyviews.data import load_dataset
 from manyviews.training import Config, Run
+from manyviews.training.journal import Journal
 from manyviews.training.loop import Training
 from manyviews.training.setup import built, fitted, launched
 
@@ -38,7 +39,9 @@ def training_of(config: Config, folder: str) -> Training:
     photos = load_dataset("photos")
     config = fitted(config, photos, 1)
     run = Run.create(Path(folder) / "run", config, overwrite=True)
-    return Training(run, photos, *built(config), launched(config), quiet=True)
+    return Training(
+        run, photos, *built(config), launched(config), Journal(run.path / "log.txt", silent=False, quiet=True)
+    )
 
 
 def whole_step(training: Training) -> Callable[[], None]:
@@ -52,6 +55,7 @@ def whole_step(training: Training) -> Callable[[], None]:
                 training.write({"step": training.step_number, "epoch": epoch, **row})
                 yield
 
+    training.journal.begin(training.steps, 0)
     steps = stream()
     return lambda: next(steps)
 

@@ -31,8 +31,13 @@ def main() -> None:
         sys.exit(getattr(stop, "exit_code", 130))
 
 
+def _first_rank() -> bool:
+    """Whether this process is the first of those that torchrun, SLURM or we have started."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
 def _complain(message: object) -> None:
-    if os.environ.get("RANK", "0") == "0":
+    if _first_rank():
         print(f"manyviews: {message}", file=sys.stderr)
 
 
@@ -95,8 +100,11 @@ def show_run(run: "Run") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    if not _first_rank():
+        return
+    print(f"{run.path} is finished")
     found = run.evaluation
-    if os.environ.get("RANK", "0") != "0" or found is None:
+    if found is None:
         return
     table = Table(
         title=f"{found['data']}: {found['test_instances']:,} test instances, labels of {found['train_instances']:,}",

@@ -4,6 +4,7 @@ import errno
 import os
 import random
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -78,11 +79,13 @@ def row(step: int) -> dict:
 
 def test_metrics_go_on_after_a_step_and_drop_what_came_later(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
-    seen: list = []
-    metrics = Metrics(file, 0, [seen.append])
+    sink = mock.Mock()
+    metrics = Metrics(file, 0, [sink])
     metrics.rows += [row(1), row(2), {**row(3), "knn": 0.25, "rank": 7}]
     metrics.flush()
-    assert [r["step"] for r in seen] == [1, 2, 3]
+    assert [call.args[0]["step"] for call in sink.write.call_args_list] == [1, 2, 3]
+    metrics.close()
+    sink.close.assert_called_once()
     whole = file.read_bytes()
     assert whole.decode().splitlines()[0] == ",".join(COLUMNS)
     assert read_metrics(file) == [row(1), row(2), {**row(3), "knn": 0.25, "rank": 7}]

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import manyviews as mv
 from manyviews.training import Config, ConfigError, DivergedError, InterruptedTraining, Run, learning_rate, train
 from manyviews.training.files import claimed
+from manyviews.training.journal import Journal
 from manyviews.training.loop import Training
 from manyviews.training.setup import built, fitted, launched, policy_of
 from manyviews.training.watch import Watch, collapsed
@@ -264,8 +265,12 @@ def test_resuming_with_another_result_in_mind_is_refused(tmp_path: Path) -> None
     assert run.metrics == before
 
 
-def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
-    run = train(small(epochs=1), output=tmp_path / "run", quiet=True)
+def test_two_processes_cannot_write_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(monkeypatch, 2)
+    with pytest.raises(InterruptedTraining):
+        train(small(epochs=1), output=tmp_path / "run", quiet=True)
+    monkeypatch.undo()
+    run = Run.open(tmp_path / "run")
     with claimed(run.path, "config.yaml"):
         for options in ({"resume": run.path}, {"output": run.path, "overwrite": True}):
             with pytest.raises(BlockingIOError, match="another process is at work in"):
@@ -366,7 +371,9 @@ def test_no_step_makes_anything_larger_than_views_and_activations(tmp_path: Path
     photos = mv.load_dataset("photos")
     config = fitted(config, photos, 1)
     run = Run.create(tmp_path / "run", config, overwrite=False)
-    training = Training(run, photos, *built(config), launched(config), quiet=True)
+    training = Training(
+        run, photos, *built(config), launched(config), Journal(run.path / "log", silent=True, quiet=True)
+    )
     largest = [0]
 
     class Watcher(TorchDispatchMode):

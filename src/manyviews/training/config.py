@@ -81,7 +81,7 @@ class Config:
     learnable: bool = False
     """Learn the temperature."""
 
-    epochs: int = 10
+    epochs: int = 11
     """Passes through the data."""
     batch_size: int = 128
     """Instances of a batch, on all ranks together."""
@@ -94,7 +94,7 @@ class Config:
     """What changes the weights."""
     learning_rate: float = 1.0
     """At its highest, for a batch of 256: scaled by instances / 256."""
-    warmup: float = 0.01
+    warmup: float = 0.1
     """Share of the steps in which the learning rate rises; then it falls to zero as a cosine."""
     momentum: float = 0.9
     """Of SGD and LARS."""

@@ -19,14 +19,16 @@ PLAIN_SECONDS = 10.0
 class Journal:
     """Says things on rank 0; other ranks are silent."""
 
-    def __init__(self, path: Path | None, steps: int, done: int, *, silent: bool, quiet: bool) -> None:
+    def __init__(self, path: Path, *, silent: bool, quiet: bool) -> None:
         self.path = None if silent else path
         self.shown = not (silent or quiet)
         self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-        self.steps = steps
-        self.first, self.started = done, time.monotonic()
-        self.last = self.started
         self.bar: Progress | None = None
+
+    def begin(self, steps: int, done: int) -> None:
+        """Show progress from here on: `done` of so many steps."""
+        self.steps, self.first = steps, done
+        self.started = self.last = time.monotonic()
         if self.shown and self.console.is_terminal:
             fields = "loss {task.fields[loss]:.4f}  rate {task.fields[rate]:.4g}  {task.fields[speed]:,.0f} images/s"
             self.bar = Progress(
@@ -38,10 +40,9 @@ class Journal:
                 console=self.console,
             )
             self.task = self.bar.add_task("", total=steps, completed=done, epoch=0, loss=0.0, rate=0.0, speed=0.0)
+            self.bar.start()
 
     def __enter__(self) -> Journal:
-        if self.bar:
-            self.bar.start()
         return self
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,10 @@ def train(
     if resume is not None:
         if output is not None or overwrite:
             raise ConfigError("resume goes on with a run where it is: leave output and overwrite out")
-        config = _resumed(Run.open(resume), config)
+        done = Run.open(resume)
+        config = _resumed(done, config)
+        if done.finished:
+            return done
     config = located(Config() if config is None else config)
     config.check()
     check_loggers(config)
@@ -105,7 +108,10 @@ def train(
         run = on_first_rank(fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite))
         run = dataclasses.replace(run, config=config)
         on_first_rank(fabric, lambda: stack.enter_context(claimed(run.path, CONFIG)))
-        Training(run, data, embedder, objective, fabric, quiet).loop()
+        journal = stack.enter_context(Journal(run.path / "log.txt", silent=not fabric.is_global_zero, quiet=quiet))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.showwarning = journal.warn
+        Training(run, data, embedder, objective, fabric, journal).loop()
     return run
 
 
@@ -130,10 +136,10 @@ class Training:
     """One training under way: what a step changes, and what is written about it."""
 
     def __init__(
-        self, run: Run, data: Dataset, embedder: Embedder, objective: Objective, fabric: Fabric, quiet: bool = False
+        self, run: Run, data: Dataset, embedder: Embedder, objective: Objective, fabric: Fabric, journal: Journal
     ) -> None:
         config = run.config
-        self.run, self.data, self.fabric, self.config = run, data, fabric, config
+        self.run, self.data, self.fabric, self.config, self.journal = run, data, fabric, config, journal
         self.first = fabric.is_global_zero
 
         split = data["train"]
@@ -164,15 +170,15 @@ class Training:
 
         self.pending: list[dict[str, Any]] = []
         self.saved = monotonic()
-        self.journal = Journal(run.path / "log.txt", self.steps, self.step_number, silent=not self.first, quiet=quiet)
         self.metrics: Metrics | None = None
         if self.first:
             others = sinks(config, run.path, run.identity, self.step_number)
             self.metrics = Metrics(run.path / "metrics.csv", self.step_number, others)
 
     def loop(self) -> None:
-        with self.journal, _warned(self.journal):
+        with closing(self.metrics) if self.metrics else nullcontext():
             self.journal.say(self._opening())
+            self.journal.begin(self.steps, self.step_number)
             with StopRequest() as stop:
                 for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
                     for views, index in self.batches(epoch):
@@ -319,9 +325,6 @@ class Training:
 
     def finish(self) -> None:
         """Export the encoder and, where there are labels and a test set, compare it with what was there before."""
-        if self.run.finished:
-            self.journal.say(f"{self.run.path} is finished")
-            return
         if self.config.probe and self.run.evaluation is None:
             untrained = built(self.config)[0].encoder.to(self.fabric.device)
             encoders = {"untrained encoder": untrained, "trained encoder": self.embedder.encoder}
@@ -332,7 +335,6 @@ class Training:
             else:
                 self.run.write_evaluation(found)
         self.run.write_encoder(self.embedder.encoder)
-        self.journal.say(f"finished: {self.run.path}")
 
     def diverged(self, what: str, step: int, rate: float) -> DivergedError:
         return DivergedError(
@@ -350,11 +352,3 @@ class Training:
             f"{config.objective}\n  {config.epochs} epochs, {self.steps} steps of {config.instances} instances; "
             f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}"
         )
-
-
-@contextmanager
-def _warned(journal: Journal) -> Iterator[None]:
-    """Warnings go to the journal."""
-    with warnings.catch_warnings():
-        warnings.showwarning = journal.warn
-        yield

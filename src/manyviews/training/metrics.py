@@ -8,9 +8,9 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.files import write_atomically
@@ -20,7 +20,11 @@ COLUMNS = (
 )  # fmt: skip
 
 Row = Mapping[str, float]
-Sink = Callable[[Row], None]
+
+
+class Sink(Protocol):
+    def write(self, row: Row) -> None: ...
+    def close(self) -> None: ...
 
 
 class Metrics:
@@ -60,8 +64,12 @@ class Metrics:
             self.length = file.tell()
         for row in self.rows:
             for sink in self.sinks:
-                sink(row)
+                sink.write(row)
         self.rows = []
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -70,14 +78,6 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         rows = list(csv.DictReader(file))
     whole = {"step", "epoch", "rank"}
     return [{k: int(v) if k in whole else float(v) for k, v in row.items() if v} for row in rows]
-
-
-def sinks(config: Config, folder: Path, identity: str, step: int) -> list[Sink]:
-    """Where rows go besides the file, from the step after `step` on."""
-    return [
-        _tensorboard(folder, step) if name == "tensorboard" else _wandb(config, folder, identity, name)
-        for name in config.loggers
-    ]
 
 
 def check_loggers(config: Config) -> None:
@@ -90,35 +90,47 @@ def check_loggers(config: Config) -> None:
             raise ConfigError(f"the logger {name} needs: pip install 'manyviews[{package}]' ({error})") from error
 
 
-def _tensorboard(folder: Path, step: int) -> Sink:
-    from torch.utils.tensorboard import SummaryWriter
+def sinks(config: Config, folder: Path, identity: str, step: int) -> list[Sink]:
+    """Where rows go besides the file, from the step after `step` on."""
+    return [
+        TensorBoard(folder, step) if name == "tensorboard" else WandB(config, folder, identity, name == "wandb-offline")
+        for name in config.loggers
+    ]
 
-    writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
-    def write(row: Row) -> None:
+class TensorBoard:
+    def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(self, row: Row) -> None:
         for name, value in row.items():
             if name != "step":
-                writer.add_scalar(name, value, int(row["step"]))
-        writer.flush()
+                self.writer.add_scalar(name, value, int(row["step"]))
 
-    return write
+    def close(self) -> None:
+        self.writer.close()
 
 
-def _wandb(config: Config, folder: Path, identity: str, name: str) -> Sink:
-    import wandb
+class WandB:
+    """One run on the site however often it is resumed; it leaves out steps it already has."""
 
-    # One run on the site however often it is resumed; it leaves out steps it already has.
-    run: Any = wandb.init(
-        project="manyviews",
-        name=folder.name,
-        dir=str(folder),
-        id=identity,
-        resume="allow",
-        mode="offline" if name == "wandb-offline" else "online",
-        config=vars(config),
-    )
+    def __init__(self, config: Config, folder: Path, identity: str, offline: bool) -> None:
+        import wandb
 
-    def write(row: Row) -> None:
-        run.log({k: v for k, v in row.items() if k != "step"}, step=int(row["step"]))
+        self.run: Any = wandb.init(
+            project="manyviews",
+            name=folder.name,
+            dir=str(folder),
+            id=identity,
+            resume="allow",
+            mode="offline" if offline else "online",
+            config=vars(config),
+        )
 
-    return write
+    def write(self, row: Row) -> None:
+        self.run.log({name: value for name, value in row.items() if name != "step"}, step=int(row["step"]))
+
+    def close(self) -> None:
+        self.run.finish()

@@ -145,7 +145,7 @@ def encoder_options(config: Config) -> dict[str, Any]:
 
 def built(config: Config) -> tuple[Embedder, Objective]:
     """The untrained model and the objective: the same for the same seed."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
         encoder = get_encoder(config.encoder, **encoder_options(config))
         size = config.size or 32
