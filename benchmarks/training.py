@@ -10,7 +10,6 @@ growth of a new process's peak.
 from __future__ import annotations
 
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -97,9 +96,14 @@ def _peak(micro_batch: int | None, batch_size: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         training = training_of(replace(BASE, batch_size=batch_size, micro_batch=micro_batch), folder)
         views, index = next(training.batches(0))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = _high_water()
         training.step(views, index)
-        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        return (_high_water() - before) / 1024
+
+
+def _high_water() -> int:
+    """Kilobytes; `resource` would tell the parent's peak too."""
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0])
 
 
 def memory() -> None:

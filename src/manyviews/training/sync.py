@@ -10,22 +10,47 @@ from typing import Any
 import torch
 from torch import Tensor, autograd, nn
 from torch import distributed as dist
+from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-class _SumOverRanks(autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        x = x.clone()
-        dist.all_reduce(x, group=group)
-        return x
+class _NormalisedOverRanks(autograd.Function):
+    """Batch norm of x (B, C, ...) by the mean and variance over the rows of all ranks, by torch's own kernels."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = grad.contiguous().clone()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        variance: Tensor,
+        eps: float,
+        rows: float,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight, mean, variance)
+        ctx.eps, ctx.rows = eps, rows
+        return batch_norm(x, mean, variance, weight, bias, training=False, eps=eps)
+
+    @staticmethod
+    @autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, mean, variance = ctx.saved_tensors
+        wanted = [False, True, True]
+        _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            grad, x, weight, mean, variance, None, None, False, ctx.eps, wanted
+        )
+        # The statistics depend on every row of every rank: so do the gradients.
+        sums = torch.cat([of_weight, of_bias])
+        dist.all_reduce(sums, group=dist.group.WORLD)
+        slope, level = (sums / ctx.rows).chunk(2)
+        inverse = torch.rsqrt(variance + ctx.eps)
+        of_grad = inverse if weight is None else inverse * weight
+        of_x = -of_grad * inverse * slope
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        constant = (-of_grad * level - of_x * mean).view(shape)
+        out = torch.addcmul(constant, x, of_x.view(shape)).addcmul_(grad, of_grad.view(shape))
+        return out, None if weight is None else of_weight, None if weight is None else of_bias, None, None, None, None
 
 
 class RankBatchNorm(_BatchNorm):
@@ -41,20 +66,28 @@ class RankBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         over = [dim for dim in range(input.dim()) if dim != 1]
         x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
-        channels, group = x.shape[1], dist.group.WORLD
-        count = x.new_full((1,), x.numel() / channels)
-        total = _SumOverRanks.apply(torch.cat([x.sum(over), count]), group)
-        mean, rows = total[:-1] / total[-1], total[-1]
-        shape = [1, channels] + [1] * (x.dim() - 2)
-        # Squares about the mean, in a second exchange: E[x^2] - mean^2 would lose the digits of a small variance.
-        centred = x - mean.view(shape)
-        variance = _SumOverRanks.apply(centred.square().sum(over), group) / rows
-        self._track(mean.detach(), variance.detach(), rows.detach())
-        scale = torch.rsqrt(variance + self.eps)
-        out = centred * (scale if self.weight is None else scale * self.weight).view(shape)
-        return (out if self.bias is None else out + self.bias.view(shape)).to(input.dtype)
+        mean, variance, rows = self._statistics(x.detach(), over)
+        self._track(mean, variance, rows)
+        out: Tensor = _NormalisedOverRanks.apply(x, self.weight, self.bias, mean, variance, self.eps, rows)
+        return out.to(input.dtype)
 
-    def _track(self, mean: Tensor, variance: Tensor, rows: Tensor) -> None:
+    @staticmethod
+    def _statistics(x: Tensor, over: list[int]) -> tuple[Tensor, Tensor, float]:
+        """Mean, variance and number of rows over all ranks.
+
+        Each rank's squares are about its own mean: E[x^2] - mean^2 would lose the digits of a small variance.
+        """
+        variance, mean = torch.var_mean(x, over, correction=0)
+        own = torch.stack([mean, variance, torch.full_like(mean, x.numel() / len(mean))])
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, own)
+        means, variances, counts = torch.stack(every).unbind(1)
+        share = counts / counts.sum(0)
+        mean = (share * means).sum(0)
+        variance = (share * (variances + (means - mean).square())).sum(0)
+        return mean, variance, float(counts[:, 0].sum())
+
+    def _track(self, mean: Tensor, variance: Tensor, rows: float) -> None:
         """Move the running statistics as torch does: towards the unbiased variance."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
