@@ -81,7 +81,7 @@ class Config:
     learnable: bool = False
     """Learn the temperature."""
 
-    epochs: int = 11
+    epochs: int = 10
     """Passes through the data."""
     batch_size: int = 128
     """Instances of a batch, on all ranks together."""
