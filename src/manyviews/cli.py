@@ -106,10 +106,8 @@ def show_run(run: "Run") -> None:
     found = run.evaluation
     if found is None:
         return
-    table = Table(
-        title=f"{found['data']}: {found['test_instances']:,} test instances, labels of {found['train_instances']:,}",
-        title_justify="left",
-    )
+    print(f"{found['data']}: {found['test_instances']:,} test instances, labels of {found['train_instances']:,}")
+    table = Table()
     table.add_column("representation")
     table.add_column("kNN", justify="right")
     table.add_column("linear probe", justify="right")

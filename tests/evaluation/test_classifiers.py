@@ -29,11 +29,22 @@ def slow_knn(train: list, labels: list, query: list, k: int, temperature: float,
 
 @pytest.mark.parametrize("k", [1, 7, 500])
 def test_knn_is_a_weighted_vote(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyviews.evaluation.knn.BLOCK", 4 * 60 * 7)  # seven queries at once
+    monkeypatch.setattr("manyviews.evaluation.knn.ROWS", 7)
+    monkeypatch.setattr("manyviews.evaluation.knn.COLUMNS", 13)
     (train, labels), (test, _) = blobs(60), blobs(25, seed=1)
     found = knn_classify(train, labels, test, k=k, temperature=0.2)
     slow = [slow_knn(train.tolist(), labels.tolist(), row, k, 0.2, 4) for row in test.tolist()]
     assert found.tolist() == slow
+
+
+@pytest.mark.parametrize("columns", [4, 100])
+def test_of_equally_near_neighbours_the_first_vote(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyviews.evaluation.knn.COLUMNS", columns)
+    train = torch.tensor([[0.0, 1.0], *[[1.0, 0.0]] * 9])
+    for first in range(10):
+        labels = torch.full((10,), 2)
+        labels[1:4] = first % 3
+        assert knn_classify(train, labels, torch.tensor([[2.0, 0.0]]), k=3, classes=3).item() == first % 3
 
 
 def test_knn_with_a_class_that_nobody_has_and_equal_votes() -> None:

@@ -1,7 +1,17 @@
-"""Representations h and embeddings z -> kNN, linear probe, geometry: plain functions of tensors."""
+"""Representations h and embeddings z -> kNN, linear probe, retrieval, geometry: plain functions of tensors."""
 
 from manyviews.evaluation.geometry import alignment, numerical_rank, rankme, uniformity
 from manyviews.evaluation.knn import knn_classify
 from manyviews.evaluation.probe import LinearProbe, linear_probe
+from manyviews.evaluation.retrieve import retrieval
 
-__all__ = ["LinearProbe", "alignment", "knn_classify", "linear_probe", "numerical_rank", "rankme", "uniformity"]
+__all__ = [
+    "LinearProbe",
+    "alignment",
+    "knn_classify",
+    "linear_probe",
+    "numerical_rank",
+    "rankme",
+    "retrieval",
+    "uniformity",
+]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-BLOCK = 64 * 2**20
-"""Bytes of cosines held at once."""
+ROWS, COLUMNS = 1024, 16384
+"""Test and training representations whose cosines are held at once: 64 MB."""
 
 
 def knn_classify(
@@ -24,7 +24,7 @@ def knn_classify(
         classes: how many there are; one more than the largest label if not given.
 
     Returns:
-        classes (m,); of classes with equal votes the first.
+        classes (m,); of classes with equal votes the first, of equally near neighbours the first.
 
     Example:
         >>> train = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
@@ -40,12 +40,31 @@ def knn_classify(
     count = int(labels.max()) + 1 if classes is None else classes
     train, test = normalize(train.float(), dim=1), normalize(test.float(), dim=1)
     found = []
-    for rows in test.split(max(1, BLOCK // (4 * len(train)))):
-        cosine, nearest = (rows @ train.T).topk(k)
+    for rows in test.split(ROWS):
+        cosine, nearest = _nearest(rows, train, k)
         votes = rows.new_zeros(len(rows), count)
         votes.scatter_add_(1, labels[nearest], torch.exp((cosine - 1) / temperature))
         found.append(votes.argmax(1))
     return torch.cat(found) if found else labels.new_zeros(0)
+
+
+def _nearest(rows: Tensor, train: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Cosines and places (r, k) of the nearest, in blocks; of equally near ones the first."""
+    cosines, places, first = [], [], 0
+    for block in train.split(COLUMNS):
+        # One more than asked for, to see whether the last one taken has an equal that was not.
+        cosine, place = (rows @ block.T).topk(min(k + 1, len(block)))
+        cosines.append(cosine)
+        places.append(place + first)
+        first += len(block)
+    cosine, best = torch.cat(cosines, 1).topk(min(k + 1, len(train)))
+    place = torch.cat(places, 1).gather(1, best)
+    if k < len(train):
+        for row in (cosine[:, k - 1] == cosine[:, k]).nonzero().squeeze(1).tolist():
+            whole = torch.cat([rows[row] @ block.T for block in train.split(COLUMNS)])
+            place[row, :k] = whole.argsort(descending=True, stable=True)[:k]
+            cosine[row, :k] = whole[place[row, :k]]
+    return cosine[:, :k], place[:, :k]
 
 
 def check_labelled(name: str, h: Tensor, labels: Tensor, classes: int | None = None) -> None:

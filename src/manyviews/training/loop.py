@@ -326,6 +326,7 @@ class Training:
     def finish(self) -> None:
         """Export the encoder and, where there are labels and a test set, compare it with what was there before."""
         if self.config.probe and self.run.evaluation is None:
+            self.journal.say("trained; kNN and linear probe on the test set")
             untrained = built(self.config)[0].encoder.to(self.fabric.device)
             encoders = {"untrained encoder": untrained, "trained encoder": self.embedder.encoder}
             assert self.config.size is not None
