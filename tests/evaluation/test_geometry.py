@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
-from manyviews.evaluation import alignment, numerical_rank, rankme, uniformity
+from manyviews.evaluation import alignment, numerical_rank, rankme, spectrum, uniformity, wasserstein_uniformity
+from manyviews.evaluation.geometry import even_law
 
 
 def unit(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -57,13 +60,78 @@ def test_rank_counts_the_dimensions_that_are_filled() -> None:
     assert rankme(low) <= 5 + 1e-3
 
 
+@pytest.mark.parametrize("dim", [2, 3, 4, 64, 512])
+def test_the_even_law_is_a_beta_law(dim: int) -> None:
+    x = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    expected = stats.beta((dim - 1) / 2, (dim - 1) / 2).cdf((1 + x.numpy()) / 2)
+    np.testing.assert_allclose(even_law(dim, x).numpy(), expected, atol=1e-7)
+
+
+def test_wasserstein_uniformity_is_the_distance_of_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyviews.evaluation.geometry.BLOCK", 7)
+    z = unit(40, 2, 6)
+    z[:, :, 0] += 0.4
+    unit_z = z / z.norm(dim=2, keepdim=True)
+    cosines = [(unit_z[i, v] @ unit_z[j, v]).item() for v in range(2) for i in range(40) for j in range(i)]
+    # The even law as a million points at its own quantiles.
+    even = 2 * stats.beta(2.5, 2.5).ppf((np.arange(10**6) + 0.5) / 10**6) - 1
+    expected = stats.wasserstein_distance(cosines, even)
+    assert wasserstein_uniformity(z).item() == pytest.approx(expected, abs=2e-5)
+    assert torch.equal(wasserstein_uniformity(z), wasserstein_uniformity(z))
+
+
+def test_wasserstein_uniformity_of_one_point_and_of_the_whole_sphere() -> None:
+    assert wasserstein_uniformity(torch.ones(9, 1, 32)).item() == pytest.approx(1, abs=2e-4)
+    assert wasserstein_uniformity(unit(3000, 1, 32)).item() < 3e-3
+
+
+def test_spectrum_is_that_of_the_rows() -> None:
+    z = unit(30, 3, 7)
+    expected = torch.linalg.svdvals(z.flatten(0, 1)) / math.sqrt(90)
+    torch.testing.assert_close(spectrum(z), expected)
+    share = expected / expected.sum()
+    torch.testing.assert_close(rankme(z), torch.exp(-(share * share.log()).sum()))
+
+
+def test_absent_views_are_as_if_they_were_not_there() -> None:
+    z = unit(12, 3, 5)
+    everything = torch.ones(12, 3, dtype=torch.bool)
+    present = torch.rand(12, 3, generator=torch.Generator().manual_seed(0)) < 0.6
+    present[0] = False
+    assert present.sum(1).min() == 0
+    measures = (alignment, uniformity, wasserstein_uniformity, numerical_rank, rankme, spectrum)
+    spoilt = torch.where(present[:, :, None], z, 7.0)
+    for measure in measures:
+        torch.testing.assert_close(measure(z, everything), measure(z))
+        torch.testing.assert_close(measure(spoilt, present), measure(z, present))
+    pairs = [
+        torch.stack(
+            [(z[i, a] - z[i, b]).square().sum() for a in range(3) for b in range(a) if present[i, a] & present[i, b]]
+        )
+        for i in range(12)
+        if present[i].sum() >= 2
+    ]
+    torch.testing.assert_close(alignment(z, present), torch.stack([p.mean() for p in pairs]).mean())
+    potentials = [
+        torch.exp(-2 * (z[i, v] - z[j, v]).square().sum())
+        for v in range(3)
+        for i in range(12)
+        for j in range(i)
+        if present[i, v] and present[j, v]
+    ]
+    torch.testing.assert_close(uniformity(z, present), torch.stack(potentials).mean().log())
+    torch.testing.assert_close(spectrum(z, present), torch.linalg.svdvals(z[present]) / present.sum().sqrt())
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: alignment(torch.randn(4, 1, 3)), "at least two views"),
-        (lambda: uniformity(torch.randn(1, 2, 3)), "at least two instances"),
+        (lambda: uniformity(torch.randn(1, 2, 3)), "two instances with the same view"),
         (lambda: rankme(torch.randn(4, 3)), r"\(instances, views, dim\)"),
         (lambda: numerical_rank(torch.ones(4, 2, 3, dtype=torch.int64)), "must be floats"),
+        (lambda: rankme(torch.randn(4, 2, 3), torch.ones(4, 2)), "present must be a bool"),
+        (lambda: wasserstein_uniformity(torch.randn(4, 2, 1)), "no cosines between"),
     ],
 )
 def test_a_mistake_is_named(call: object, message: str) -> None:
@@ -73,5 +141,5 @@ def test_a_mistake_is_named(call: object, message: str) -> None:
 
 def test_half_precision_is_measured_in_float32() -> None:
     z = unit(50, 2, 8)
-    for measure in (alignment, uniformity, rankme):
+    for measure in (alignment, uniformity, wasserstein_uniformity, rankme):
         assert math.isclose(measure(z.bfloat16()).item(), measure(z).item(), rel_tol=0.02)

@@ -1,6 +1,13 @@
 """Representations h and embeddings z -> kNN, linear probe, retrieval, geometry: plain functions of tensors."""
 
-from manyviews.evaluation.geometry import alignment, numerical_rank, rankme, uniformity
+from manyviews.evaluation.geometry import (
+    alignment,
+    numerical_rank,
+    rankme,
+    spectrum,
+    uniformity,
+    wasserstein_uniformity,
+)
 from manyviews.evaluation.knn import knn_classify
 from manyviews.evaluation.probe import LinearProbe, linear_probe
 from manyviews.evaluation.retrieve import retrieval
@@ -13,5 +20,7 @@ __all__ = [
     "numerical_rank",
     "rankme",
     "retrieval",
+    "spectrum",
     "uniformity",
+    "wasserstein_uniformity",
 ]
