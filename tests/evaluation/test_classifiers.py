@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, QuantileRegressor
 
-from manyviews.evaluation import knn_classify, linear_probe
+from manyviews.evaluation import knn_classify, linear_probe, linear_regression_probe
 from manyviews.evaluation.probe import STRENGTHS
 
 
@@ -71,6 +71,29 @@ def test_probe_is_scikit_learns_logistic_regression() -> None:
         assert probe.accuracy(test, truth) == pytest.approx(agreement, abs=0.01)
 
 
+def test_sgd_comes_to_the_unpenalised_minimum_and_repeats() -> None:
+    (x, y), (test, truth) = blobs(400), blobs(300, seed=1)
+    probe = linear_probe(x, y, method="sgd", epochs=60, batch_size=32)
+    oracle = LogisticRegression(C=1e6, max_iter=2000).fit(x.numpy(), y.numpy())
+    agreement = (probe.logits(test).argmax(1).numpy() == oracle.predict(test.numpy())).mean()
+    assert agreement > 0.97
+    assert probe.accuracy(test, truth) == pytest.approx(oracle.score(test.numpy(), truth.numpy()), abs=0.02)
+    assert torch.equal(probe.weight, linear_probe(x, y, method="sgd", epochs=60, batch_size=32).weight)
+    assert not torch.equal(probe.weight, linear_probe(x, y, method="sgd", epochs=60, batch_size=32, seed=1).weight)
+
+
+def test_regression_finds_the_least_absolute_error() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = 5 + 3 * torch.randn(300, 4, generator=generator)
+    y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0]) + 7 + 0.3 * torch.randn(300, generator=generator)
+    y[::50] += 100  # which a least squares fit would follow
+    probe = linear_regression_probe(x, y, learning_rate=0.1, epochs=200)
+    oracle = QuantileRegressor(quantile=0.5, alpha=0).fit(x.numpy(), y.numpy())
+    least = np.abs(oracle.predict(x.numpy()) - y.numpy()).mean()
+    assert probe.error(x, y) == pytest.approx(least, rel=0.01)
+    np.testing.assert_allclose(probe.weight.numpy(), oracle.coef_, atol=0.05)
+
+
 def test_strength_is_chosen_on_instances_that_were_not_fitted() -> None:
     generator = torch.Generator().manual_seed(0)
     noise, labels = torch.randn(60, 50, generator=generator), torch.randint(4, (60,), generator=generator)
@@ -95,6 +118,9 @@ def test_probe_repeats_to_the_bit() -> None:
         (lambda x, y: linear_probe(x, y - 1), "labels must be whole numbers"),
         (lambda x, y: linear_probe(x, y, strengths=[0.0]), "strengths must be > 0"),
         (lambda x, y: linear_probe(x[:3], y[:3]), "3 instances are too few"),
+        (lambda x, y: linear_probe(x, y, method="adam"), "method must be lbfgs or sgd"),
+        (lambda x, y: linear_probe(x, y, method="sgd", epochs=0), "epochs, batch_size and learning_rate must be > 0"),
+        (lambda x, y: linear_regression_probe(x, y[:2]), "with n targets"),
     ],
 )
 def test_a_mistake_is_named(call: object, message: str) -> None:

@@ -9,14 +9,16 @@ from manyviews.evaluation.geometry import (
     wasserstein_uniformity,
 )
 from manyviews.evaluation.knn import knn_classify
-from manyviews.evaluation.probe import LinearProbe, linear_probe
+from manyviews.evaluation.probe import LinearProbe, LinearRegressionProbe, linear_probe, linear_regression_probe
 from manyviews.evaluation.retrieve import retrieval
 
 __all__ = [
     "LinearProbe",
+    "LinearRegressionProbe",
     "alignment",
     "knn_classify",
     "linear_probe",
+    "linear_regression_probe",
     "numerical_rank",
     "rankme",
     "retrieval",
