@@ -33,7 +33,7 @@ format: $(READY) ## Put the code into our style
 	$(BIN)/ruff format .
 
 demo: $(READY) ## Train on the photos in the package, about a minute and a half on two cores
-	$(BIN)/manyviews train --overwrite
+	$(BIN)/manyviews train --output runs/demo --overwrite
 
 bench: $(READY) ## Measure speed and memory, as ratios
 	$(BIN)/python -m benchmarks.losses

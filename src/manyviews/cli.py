@@ -53,7 +53,7 @@ def _train_command(arguments: list[str]) -> Callable[..., None]:
 
     names = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--recipe", "--resume", "--data"):
-        names.add_argument(name)
+        names.add_argument(name, nargs="?")  # without a value, the flags themselves complain
     given = names.parse_known_args(arguments)[0]
     if given.resume and given.recipe:
         raise ValueError("a resumed run has its recipe: leave --recipe out")
@@ -204,7 +204,7 @@ def draw_views(
     import torch
 
     from manyviews.data import load_dataset
-    from manyviews.views import SimCLRPolicy, contact_sheet, save_png
+    from manyviews.views import SimCLRPolicy, contact_sheet, natural_size, save_png
     from manyviews.views.keyed import permutation
 
     if views < 1 or instances < 1:
@@ -214,7 +214,7 @@ def draw_views(
     images = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)["train"].images
     index = permutation(len(images), seed)[:instances]
     chosen = [images[int(i)] for i in index]
-    side = size if size is not None else min(224, *(length for image in chosen for length in image.shape[1:]))
+    side = natural_size(images) if size is None else size
     large = side > 64
     policy = SimCLRPolicy(
         side,

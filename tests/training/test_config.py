@@ -101,16 +101,22 @@ def test_unknown_recipes() -> None:
         ({"views": 1}, "views must be >= 2, got 1"),
         ({"objective": "mv-dhell"}, "no objective 'mv-dhell': did you mean mv-dhel"),
         ({"objective": "infonce", "views": 3}, "infonce is for 2 views, got views 3: try pwe-infonce"),
-        ({"batch_size": 1}, "batch_size must be >= 2"),
+        ({"batch_size": 1}, "batch_size must be a number >= 2"),
         ({"batch_size": 6, "views": 4, "fixed_batch": True}, "too small for two instances of 4 views"),
         ({"temperature": 0.0}, "temperature must be > 0"),
         ({"learning_rate": float("nan")}, "learning_rate must be > 0"),
         ({"warmup": 2.0}, "warmup is a share"),
         ({"scale": (0.5, 0.2)}, "scale must be 0 < low <= high <= 1"),
         ({"blur": 1.5}, "blur is a probability"),
-        ({"epochs": 0}, "epochs must be >= 1"),
-        ({"micro_batch": 0}, "micro_batch must be >= 1"),
-        ({"keep": 0}, "keep must be >= 1"),
+        ({"epochs": 0}, "epochs must be a number >= 1"),
+        ({"micro_batch": 0}, "micro_batch must be a number >= 1"),
+        ({"keep": 0}, "keep must be a number >= 1"),
+        ({"held_out": 1}, "held_out must be 0, or at least 2"),
+        ({"momentum": 1.5}, "momentum must be < 1"),
+        ({"momentum": float("nan")}, "momentum must be a number >= 0"),
+        ({"weight_decay": float("inf")}, "weight_decay must be a number >= 0"),
+        ({"seed": 2**64}, "seed must be a number >= 0"),
+        ({"encoder": "resnet-smal"}, "no encoder 'resnet-smal': did you mean resnet-small"),
         ({"views": "4"}, "views in the config must be a whole number, got '4'"),
         ({"precision": "8"}, "precision in the config must be one of 32"),
     ],
@@ -118,6 +124,12 @@ def test_unknown_recipes() -> None:
 def test_what_cannot_be_is_said(changes: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(Config(), **changes).check()
+
+
+def test_values_become_what_their_fields_are() -> None:
+    config = Config(precision=64, scale=[0.2, 1], learning_rate="0.5", classes="some.txt")
+    assert (config.precision, config.scale, config.learning_rate) == ("64", (0.2, 1.0), 0.5)
+    assert config.classes == Path("some.txt")
 
 
 def test_fixed_batch_keeps_instances_times_views() -> None:

@@ -29,6 +29,16 @@ def test_the_newest_checkpoint_is_loaded_and_the_last_ones_kept(tmp_path: Path) 
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_damaged_checkpoints_of_later_steps_do_not_push_out_good_ones(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 50, state(50), keep=2)
+    save_checkpoint(tmp_path, 100, state(100), keep=2).write_bytes(b"damaged")
+    (tmp_path / ".step-00000070-00000000.pt.123").write_bytes(b"cut off")
+    with pytest.warns(UserWarning, match="trying the one before"):
+        assert load_checkpoint(tmp_path)["step"] == 50
+    save_checkpoint(tmp_path, 60, state(60), keep=1)
+    assert [path.name.split("-")[1] for path in tmp_path.iterdir()] == ["00000060"]
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "gone"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, state(1), keep=5)
@@ -93,6 +103,8 @@ def test_metrics_go_on_after_a_step_and_drop_what_came_later(tmp_path: Path) -> 
     file.write_bytes(whole + b"4,0,0.2")  # killed while writing
     metrics = Metrics(file, 3, [])
     assert file.read_bytes() == whole
+    with pytest.warns(UserWarning, match="has 3 rows of the 5 steps"):
+        Metrics(file, 5, [])
     metrics = Metrics(file, 1, [])
     metrics.rows += [row(2), {**row(3), "knn": 0.25, "rank": 7}]
     metrics.flush()
@@ -116,6 +128,17 @@ def test_rows_wait_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_metrics(file) == [row(1), row(2)]
 
 
+def test_a_sink_that_fails_loses_its_own_rows_alone(tmp_path: Path) -> None:
+    sink = mock.Mock()
+    sink.write.side_effect = OSError("No space left on device")
+    metrics = Metrics(tmp_path / "metrics.csv", 0, [sink])
+    for step in (1, 2):
+        metrics.rows += [row(step)]
+        with pytest.warns(UserWarning, match="has lost rows: No space left"):
+            metrics.flush()
+    assert read_metrics(tmp_path / "metrics.csv") == [row(1), row(2)]
+
+
 def test_a_directory_is_replaced_only_when_told_and_only_if_it_is_a_run(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "run"
     Run.create(path, Config(), overwrite=False)
@@ -128,9 +151,12 @@ def test_a_directory_is_replaced_only_when_told_and_only_if_it_is_a_run(tmp_path
     assert Run.open(path).config.views == 3
     assert [p.name for p in path.parent.iterdir()] == ["run"]
 
+    with pytest.raises(ConfigError, match="needs a directory of its own"):
+        check_output(Path(), overwrite=True)
     holiday = tmp_path / "holiday"
     holiday.mkdir()
     (holiday / "photo.jpg").write_text("dear")
+    (holiday / "config.yaml").write_text("views: 4")  # not one of ours
     with pytest.raises(ConfigError, match="is no run, so --overwrite leaves it alone"):
         check_output(holiday, overwrite=True)
     with pytest.raises(ConfigError, match=r"cannot write to .*photo.jpg"):

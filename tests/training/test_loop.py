@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 import time
@@ -202,9 +203,10 @@ def test_a_loss_that_is_no_number_stops_the_run_and_leaves_the_good_checkpoint(
     train(resume=tmp_path / "run", quiet=True)  # and it can go on
 
 
-def test_embeddings_that_are_no_numbers_stop_the_run(tmp_path: Path) -> None:
-    with pytest.raises(DivergedError, match=r"embeddings contain (NaN|inf).* at step \d+ of 15"):
-        train(small(learning_rate=1e30), output=tmp_path / "run", quiet=True)
+@pytest.mark.parametrize("eval_every", [1, 15])
+def test_embeddings_that_are_no_numbers_stop_the_run(eval_every: int, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"embeddings .*(NaN|inf|not finite).* at step \d+ of 15"):
+        train(small(learning_rate=1e30, eval_every=eval_every, log_every=10), output=tmp_path / "run", quiet=True)
 
 
 def test_anomalies_are_found_where_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +252,8 @@ def test_a_full_disk_does_not_end_a_run(
     run = train(small(), output=tmp_path / "run")
     assert_same_run(whole.path, run.path)
     said = capsys.readouterr().err
-    assert "cannot save a checkpoint at step 6: [Errno 28] No space left on device; going on" in said
+    assert "cannot save a checkpoint at step 6: the metrics up to here are not on the disk; going on" in said
+    assert "[Errno 28] No space left on device" in said
     assert "rows wait until there is room" in said
 
 
@@ -263,6 +266,95 @@ def test_resuming_with_another_result_in_mind_is_refused(tmp_path: Path) -> None
     before = run.metrics
     train(small(epochs=1, save_every=1, workers=1), resume=run.path, quiet=True)  # finished, and another how
     assert run.metrics == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seed: 0", "seed: 1", "made with another seed"),
+        ("epochs: 3", "epochs: 1", "made with another epochs"),
+        ("width: 0.125", "width: 0.25", "made with another width"),
+        ("data: photos", "data: digits", "another data, the images themselves"),
+        ("workers: 0", "workers: 1", None),
+    ],
+)
+def test_a_config_edited_by_hand_is_found_out(
+    old: str, new: str, message: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 3)
+    with pytest.raises(InterruptedTraining):
+        train(small(), output=tmp_path / "run", quiet=True)
+    monkeypatch.undo()
+    file = tmp_path / "run" / "config.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    if message is None:
+        assert train(resume=tmp_path / "run", quiet=True).finished
+        return
+    with pytest.raises(ConfigError, match=message):
+        train(resume=tmp_path / "run", quiet=True)
+
+
+def test_images_that_changed_are_found_out_and_broken_ones_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("manyviews.data.files.DECODED_WHEN_LOADED", 5)
+    folder = folder_of_images(tmp_path / "images", count=60)
+    for number in range(0, 60, 4):
+        file = next(folder.rglob(f"{number:03}.png"))
+        file.write_bytes(file.read_bytes()[:-200])
+    config = small(data=str(folder), limit=None, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        run = train(config, output=tmp_path / "run", quiet=True)
+    assert "the next image takes its place" in (run.path / "log.txt").read_text()
+    assert len(run.metrics) == 2
+    (run.path / "encoder.json").unlink()
+    next(folder.rglob("001.png")).unlink()
+    with pytest.raises(ConfigError, match="another the images themselves"):
+        train(resume=run.path, quiet=True)
+
+
+def test_a_run_without_its_checkpoints_says_that_it_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(small(), output=tmp_path / "whole", quiet=True)
+    stop_after(monkeypatch, 3)
+    with pytest.raises(InterruptedTraining):
+        train(small(), output=tmp_path / "run", quiet=True)
+    monkeypatch.undo()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    train(resume=tmp_path / "run", quiet=True)
+    assert "has no checkpoint: it begins again" in (tmp_path / "run" / "log.txt").read_text()
+    assert_same_run(whole.path, tmp_path / "run")
+
+
+def test_a_stop_that_could_not_save_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("manyviews.training.loop.save_checkpoint", full)
+    stop_after(monkeypatch, 3)
+    with pytest.raises(InterruptedTraining, match="stopped at step 3 of 15, saved at step 0"):
+        train(small(), output=tmp_path / "run", quiet=True)
+
+
+def test_an_evaluation_that_fails_costs_no_encoder_and_can_be_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("manyviews.training.loop.compare", broken)
+        run = train(small(probe=True, epochs=1), output=tmp_path / "run", quiet=True)
+    assert run.finished
+    assert "no kNN and no linear probe: no memory" in (run.path / "log.txt").read_text()
+    assert train(resume=run.path, quiet=True).evaluation is not None
+    (run.path / "evaluation.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"evaluation\.json is damaged"):
+        _ = run.evaluation
 
 
 def test_two_processes_cannot_write_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,5 +221,11 @@ def test_synchronised_keeps_parameters_names_and_single_process_behaviour() -> N
     assert {name: id(p) for name, p in model.named_parameters()} == before
     assert any(isinstance(m, RankBatchNorm) for m in model.modules())
     assert torch.equal(plain(batch()).z, model(batch()).z)
+
+    class Activated(nn.BatchNorm2d):
+        pass
+
+    with pytest.raises(ValueError, match=r"1 is a Activated, which cannot be synchronised.*--no-sync-batch-norm"):
+        synchronised(nn.Sequential(nn.Conv2d(3, 3, 1), Activated(3)), "cpu")
     with pytest.raises(ValueError, match="batch norm needs"):
         RankBatchNorm(3)(torch.zeros(3))

@@ -83,21 +83,22 @@ def test_a_signal_saves_says_how_to_go_on_and_leaves(number: int, ranks: int, tm
 
 
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
-    """In 64 bits a whole training agrees; in 32, rounding grows from step to step, so the first ones are compared."""
+    """In 64 bits a whole training agrees; in 32, rounding grows from step to step, so the first ones are compared.
+
+    Without synchronised batch norm, pieces of five instances are the same pieces on one rank and on two.
+    """
     for name, config, tolerance in (
         ("double", small(precision="64", objective="mv-infonce", learnable=True), 1e-8),
         ("single", small(epochs=1, batch_size=40), 1e-5),
-        ("pieces", small(epochs=1, batch_size=40, micro_batch=5, sync_batch_norm=False, precision="64"), None),
+        ("pieces", small(epochs=1, batch_size=40, micro_batch=5, sync_batch_norm=False, precision="64"), 1e-8),
     ):
         one, two = tmp_path / f"{name}-1", tmp_path / f"{name}-2"
         finished(*flags(config), "--output", one)
         finished(*flags(config), "--output", two, ranks=2)
-        if tolerance is None:
-            continue
-        found, expected = (tensors(last_checkpoint(run)) for run in (two, one))
+        found, expected = (tensors(last_checkpoint(run)["embedder"]) for run in (two, one))
         assert found.keys() == expected.keys()
         for key, value in expected.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
+            if value.is_floating_point() and not (name == "pieces" and "running" in key):  # each rank has its own
                 torch.testing.assert_close(
                     found[key], value, rtol=tolerance, atol=tolerance, msg=lambda m, k=key, n=name: f"{n} {k}: {m}"
                 )

@@ -100,6 +100,24 @@ class ImageFiles(Sequence[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         return (read_image(path) for path in self.paths)
 
+    def whole(self, index: int) -> tuple[Tensor, int, list[str]]:
+        """The image, or the next one that can be read: its pixels, its place, and what could not be read before it.
+
+        Raises:
+            BadImageError: it is broken, and images are `strict`.
+            DatasetError: none can be read.
+        """
+        broken: list[str] = []
+        for step in range(len(self)):
+            place = (index + step) % len(self)
+            try:
+                return self[place], place, broken
+            except BadImageError as error:
+                if self.strict:
+                    raise
+                broken.append(str(error))
+        raise DatasetError(f"none of {len(self)} images can be read, first: {broken[0]}")
+
 
 def load_folder(root: Path, classes: Path | None = None, strict: bool = False, follow_links: bool = False) -> Dataset:
     """A folder of images: with a subfolder for each class, or flat; below train, val and test, or not.

@@ -15,7 +15,7 @@ from manyviews.evaluation.knn import check_labelled
 
 STRENGTHS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 HELD_OUT = 5
-"""Every fifth instance chooses among the strengths."""
+"""A fifth of the instances, drawn once and for all, chooses among the strengths."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ def linear_probe(
         raise ValueError(f"strengths must be > 0, at least one, got {tuple(strengths)}")
     if len(strengths) == 1:
         return fit(h, labels, count, strengths[0])
-    held = torch.arange(len(h), device=h.device) % HELD_OUT == HELD_OUT - 1
+    held = torch.zeros(len(h), dtype=torch.bool)
+    held[torch.randperm(len(h), generator=torch.Generator().manual_seed(0))[: len(h) // HELD_OUT]] = True
+    held = held.to(h.device)
     if not held.any():
         raise ValueError(f"{len(h)} instances are too few to choose a strength on a part of them: give one")
     least, probe, best = math.inf, None, max(strengths)

@@ -31,8 +31,12 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
     torch.save(state, buffer)
     content = buffer.getvalue()
     path = folder / f"step-{step:08d}-{_digest(content)}.pt"
+    folder.mkdir(exist_ok=True)
     write_atomically(path, content)
-    for old in checkpoints(folder)[keep:]:
+    older = [old for old in checkpoints(folder) if _step(old) < step]
+    kept = {path, *older[: keep - 1]}
+    # What claims to be of this step or a later one is damaged, or we would have begun there.
+    for old in {*checkpoints(folder), *folder.glob(".step-*")} - kept:
         old.unlink(missing_ok=True)
     return path
 
@@ -56,8 +60,11 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The files in a folder, newest first."""
-    named = [(int(match[1]), path) for path in folder.glob("step-*.pt") if (match := _NAME.fullmatch(path.name))]
-    return [path for _, path in sorted(named, reverse=True)]
+    return sorted((path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)), key=_step, reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
 def _load(path: Path) -> dict[str, Any] | str:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import yaml
 
 from manyviews.losses import get_objective
+from manyviews.models import ENCODERS, get_encoder
 from manyviews.models.resnet import Stem
 from manyviews.views import SimCLRPolicy, fixed_batch
 
@@ -130,12 +131,16 @@ class Config:
     """Where metrics go besides metrics.csv."""
     save_every: int = 0
     """Steps between checkpoints; 0 for none by steps."""
-    save_minutes: float = 10.0
-    """Minutes between checkpoints; 0 for none by time. One is made at the end of each epoch too."""
+    save_minutes: float = 1.0
+    """Minutes between checkpoints; 0 for none by time. One is made at the end too."""
     keep: int = 2
     """Checkpoints that are kept."""
     probe: bool = True
     """End with a table of kNN and linear probe on the test set, beside pixels and the untrained encoder."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, accept(field.name, getattr(self, field.name)))
 
     @property
     def instances(self) -> int:
@@ -144,14 +149,16 @@ class Config:
 
     def check(self) -> None:
         """Raise a ConfigError for the first thing that cannot be."""
-        for field in dataclasses.fields(self):
-            accept(field.name, getattr(self, field.name))
         if self.views < 2:
             raise ConfigError(f"views must be >= 2, got {self.views}: an objective contrasts views of an instance")
         for name, least in _LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be >= {least}, got {value}")
+            if value is not None and not least <= value < 2**62:  # false for NaN too
+                raise ConfigError(f"{name} must be a number >= {least}, got {value}")
+        if self.held_out == 1:
+            raise ConfigError("held_out must be 0, or at least 2 instances to compare, got 1")
+        if self.momentum >= 1:
+            raise ConfigError(f"momentum must be < 1, got {self.momentum}")
         for name in ("temperature", "learning_rate"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}")
@@ -161,6 +168,8 @@ class Config:
             if self.instances < 2:
                 raise ConfigError(f"a batch needs at least two instances, got {self.instances}")
             most = get_objective(self.objective).most_views
+            if ":" not in self.encoder and self.encoder not in ENCODERS:
+                get_encoder(self.encoder)  # says which there are
             SimCLRPolicy(self.size or 32, strength=self.strength or 0.0, blur=self.blur or 0.0, scale=self.scale)
         except ValueError as error:
             raise ConfigError(str(error)) from error
@@ -191,6 +200,10 @@ class Config:
                 raise ConfigError(f"{where} has a field {name!r}, which is unknown{nearest(name, known)}")
         return dataclasses.replace(self, **{name: accept(name, value, where) for name, value in fields.items()})
 
+    def result(self) -> dict[str, Any]:
+        """What decides the result, as plain values."""
+        return {name: _plain(value) for name, value in vars(self).items() if name not in _HOW}
+
     def different(self, other: Config) -> list[str]:
         """The fields in which the two differ and would give another result."""
         return [n for n, value in vars(self).items() if n not in _HOW and value != getattr(other, n)]
@@ -203,7 +216,7 @@ _HOW = {
 """Fields that say how to get to a result, not which."""
 
 _LEAST = {
-    "limit": 2, "held_out": 0, "size": 1, "projection": 1, "epochs": 1, "batch_size": 2, "micro_batch": 1,
+    "limit": 2, "held_out": 0, "width": 0, "size": 1, "projection": 1, "epochs": 1, "batch_size": 2, "micro_batch": 1,
     "momentum": 0, "weight_decay": 0, "trust": 0, "seed": 0, "devices": 1, "nodes": 1, "threads": 1, "workers": 0,
     "eval_every": 0, "log_every": 1, "save_every": 0, "save_minutes": 0, "keep": 1,
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
@@ -28,6 +29,7 @@ from manyviews.training.run import CONFIG, Run, check_output
 from manyviews.training.setup import (
     FITTED,
     built,
+    fingerprint,
     fitted,
     launched,
     located,
@@ -86,7 +88,7 @@ def train(
             raise ConfigError("resume goes on with a run where it is: leave output and overwrite out")
         done = Run.open(resume)
         config = _resumed(done, config)
-        if done.finished:
+        if done.finished and (done.evaluation is not None or not config.probe):
             return done
     config = located(Config() if config is None else config)
     config.check()
@@ -149,6 +151,7 @@ class Training:
         else:
             images = dataclasses.replace(images, paths=images.paths[: config.limit])
         self.labels = split.labels
+        self.images = fingerprint(images)
         policy = policy_of(config)
         self.watch = Watch.over(images, split.labels, policy, config.views, config.seed, config.held_out)
         self.views = ViewBatches(images, policy, config.views, config.seed, config.workers, fabric.device)
@@ -167,6 +170,7 @@ class Training:
         self.module, self.optimiser = fabric.setup(self.embedder, optimiser)
         self.step_number = 0
         self._restore()
+        self.saved_step = self.step_number
 
         self.pending: list[dict[str, Any]] = []
         self.saved = monotonic()
@@ -243,8 +247,13 @@ class Training:
     def write(self, row: dict[str, Any]) -> None:
         """Look at the watched instances, write rows and save, each when it is time."""
         config, last = self.config, self.step_number == self.steps
+        if last or self.step_number % self.eval_every == 0:
+            self.settle()
         if self.first and (last or self.step_number % self.eval_every == 0):
-            found = self.watch(self.embedder)
+            try:
+                found = self.watch(self.embedder)
+            except FloatingPointError as error:
+                raise self.diverged(str(error), row["step"], row["learning_rate"]) from error
             row |= found
             self.journal.say(f"step {self.step_number}: " + "  ".join(f"{k} {v:.4g}" for k, v in found.items()))
             if warning := collapsed(found):
@@ -282,9 +291,13 @@ class Training:
         self.saved = monotonic()
         if not self.first:
             return
-        state = {"step": self.step_number, **{name: part.state_dict() for name, part in self._parts().items()}}
+        state = {"step": self.step_number, "made_with": self._made_with()}
+        state |= {name: part.state_dict() for name, part in self._parts().items()}
         try:
+            if self.metrics and self.metrics.rows:
+                raise OSError("the metrics up to here are not on the disk")
             save_checkpoint(self.run.checkpoints, self.step_number, state, self.config.keep)
+            self.saved_step = self.step_number
         except OSError as error:
             what = f"cannot save a checkpoint at step {self.step_number}: {error}"
             self.journal.warn(f"{what}; going on, the older ones stay")
@@ -292,10 +305,33 @@ class Training:
     def _restore(self) -> None:
         state = load_checkpoint(self.run.checkpoints)
         if state is None:
+            if (self.run.path / "metrics.csv").exists():
+                self.journal.warn(f"{self.run.path} has no checkpoint: it begins again")
             return
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
+        self._check_same(state)
+        try:
+            for name, part in self._parts().items():
+                part.load_state_dict(state[name])
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise ConfigError(f"a checkpoint in {self.run.checkpoints} is of another model: {error}") from error
         self.step_number = state["step"]
+
+    def _check_same(self, state: dict[str, Any]) -> None:
+        """Raise if the checkpoint was made with a config or data that give another result."""
+        made, now = state["made_with"], self._made_with()
+        names = [name for name, value in now["config"].items() if made["config"].get(name) != value]
+        names += ["the images themselves"] if made["images"] != now["images"] else []
+        if made["ranks"] != now["ranks"]:
+            if self.config.micro_batch or not self.config.sync_batch_norm:
+                names.append(f"number of ranks (it was {made['ranks']}), which its batch norm depends on")
+            else:
+                what = f"{self.run.path} goes on with {now['ranks']} ranks instead of {made['ranks']}"
+                self.journal.warn(f"{what}: the same but for rounding")
+        if names:
+            raise ConfigError(f"{self.run.path} cannot go on: its checkpoint was made with another {', '.join(names)}")
+
+    def _made_with(self) -> dict[str, Any]:
+        return {"config": self.config.result(), "images": self.images, "ranks": self.fabric.world_size}
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -311,45 +347,62 @@ class Training:
         return result
 
     def stop_if_told(self, stop: StopRequest) -> None:
-        """Save and leave if any rank got a signal. Ranks ask each other only when they write."""
+        """Save and leave if any rank got a signal. Asking each other makes a GPU wait, so it is done now and then."""
         number = stop.number
         if self.fabric.world_size > 1:
-            if self.step_number % self.config.log_every:
+            if self.fabric.device.type == "cuda" and self.step_number % self.config.log_every:
                 return
             number = int(self.over_ranks(torch.tensor(number, device=self.fabric.device), "max"))
         if number and self.step_number < self.steps:
             self.save()
             self.fabric.barrier()
-            done = f"stopped at step {self.step_number} of {self.steps}, all saved"
-            raise InterruptedTraining(f"{done}. Go on with: manyviews train --resume {self.run.path}", number)
+            done = f"stopped at step {self.step_number} of {self.steps}, "
+            saved = "all saved" if self.saved_step == self.step_number else f"saved at step {self.saved_step}"
+            raise InterruptedTraining(f"{done}{saved}. {self.how_to_resume}", number)
 
     def finish(self) -> None:
         """Export the encoder and, where there are labels and a test set, compare it with what was there before."""
-        if self.config.probe and self.run.evaluation is None:
-            self.journal.say("trained; kNN and linear probe on the test set")
-            untrained = built(self.config)[0].encoder.to(self.fabric.device)
-            encoders = {"untrained encoder": untrained, "trained encoder": self.embedder.encoder}
-            assert self.config.size is not None
-            found = compare(encoders, self.data, self.config.size, self.config.limit)
-            if found is None:
-                self.journal.say(f"no kNN and no linear probe: {self.data.name} has no labelled test set")
-            else:
-                self.run.write_evaluation(found)
         self.run.write_encoder(self.embedder.encoder)
+        if not self.config.probe:
+            return
+        self.journal.say("trained; kNN and linear probe on the test set")
+        untrained = built(self.config)[0].encoder.to(self.fabric.device)
+        encoders = {"untrained encoder": untrained, "trained encoder": self.embedder.encoder}
+        assert self.config.size is not None
+        try:
+            found = compare(encoders, self.data, self.config.size, self.config.limit)
+        except (ValueError, RuntimeError) as error:
+            self.journal.warn(f"no kNN and no linear probe: {error}")
+            return
+        except KeyboardInterrupt as stop:
+            done = "trained, and its encoder is written; stopped while it was evaluated"
+            raise InterruptedTraining(f"{done}. {self.how_to_resume}", signal.SIGINT) from stop
+        if found is None:
+            self.journal.say(f"no kNN and no linear probe: {self.data.name} has no labelled test set")
+        else:
+            self.run.write_evaluation(found)
+
+    @property
+    def how_to_resume(self) -> str:
+        return f"Go on with: manyviews train --resume {self.run.path}"
 
     def diverged(self, what: str, step: int, rate: float) -> DivergedError:
         return DivergedError(
             f"{what}, at step {step} of {self.steps} with learning rate {rate:.4g}. Checkpoints from before are in "
-            f"{self.run.checkpoints}. Try a smaller --learning-rate, a longer --warmup or a larger --temperature; "
-            "--detect-anomaly shows where it begins"
+            f"{self.run.checkpoints}. Try a smaller --learning-rate, a longer --warmup or a larger --temperature"
+            + ("" if self.config.detect_anomaly else "; --detect-anomaly shows where a gradient becomes NaN")
         )
 
     def _opening(self) -> str:
         config, ranks = self.config, self.fabric.world_size
+        some = ""
+        if config.limit is not None and self.labels is not None:
+            here, all_of_them = (len(labels.unique()) for labels in (self.labels[: config.limit], self.labels))
+            some = f" of {here} of {all_of_them} classes" if here < all_of_them else ""
         begins = f"resuming at step {self.step_number}" if self.step_number else "training"
         return (
             f"{begins}: {self.run.path}\n"
-            f"  {self.data.name}, {len(self.watch.trained):,} instances, {config.views} views; {config.encoder}, "
+            f"  {self.data.name}, {len(self.watch.trained):,} instances{some}, {config.views} views; {config.encoder}, "
             f"{config.objective}\n  {config.epochs} epochs, {self.steps} steps of {config.instances} instances; "
             f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}"
         )

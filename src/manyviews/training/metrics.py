@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,10 +41,12 @@ class Metrics:
         self.rows: list[Row] = []
         kept = [",".join(COLUMNS) + "\n"]
         if path.exists():
-            for line in path.read_text().splitlines(keepends=True)[1:]:
+            for line in path.read_text(errors="replace").splitlines(keepends=True)[1:]:
                 number = line.partition(",")[0]
                 if line.endswith("\n") and number.isdigit() and int(number) <= step:
                     kept.append(line)
+        if len(kept) != step + 1:
+            warnings.warn(f"{path} has {len(kept) - 1} rows of the {step} steps that were made", stacklevel=2)
         text = "".join(kept)
         write_atomically(path, text)
         self.length = len(text.encode())
@@ -62,14 +65,21 @@ class Metrics:
             file.flush()
             os.fsync(file.fileno())
             self.length = file.tell()
-        for row in self.rows:
-            for sink in self.sinks:
-                sink.write(row)
-        self.rows = []
+        rows, self.rows = self.rows, []
+        for sink in self.sinks:
+            _pour(rows, sink)
 
     def close(self) -> None:
         for sink in self.sinks:
             sink.close()
+
+
+def _pour(rows: list[Row], sink: Sink) -> None:
+    try:
+        for row in rows:
+            sink.write(row)
+    except (OSError, RuntimeError) as error:
+        warnings.warn(f"{type(sink).__name__} has lost rows: {error}", stacklevel=3)
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

@@ -20,6 +20,7 @@ _CIFAR = Config(
     batch_size=256,
     learning_rate=1.0,
     warmup=0.01,
+    save_minutes=5.0,
 )
 _IMAGENET = dataclasses.replace(
     _CIFAR,

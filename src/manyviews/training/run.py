@@ -71,14 +71,19 @@ class Run:
     def create(cls, path: Path, config: Config, overwrite: bool) -> Run:
         """A new run; its directory appears with its config or not at all."""
         check_output(path, overwrite)
+        if path.exists():
+            with claimed(path, CONFIG) if (path / CONFIG).exists() else nullcontext():
+                return cls._create(path, config)
+        return cls._create(path, config)
+
+    @classmethod
+    def _create(cls, path: Path, config: Config) -> Run:
         identity = secrets.token_hex(4)
         new = path.with_name(f".{path.name}.{identity}")
         (new / "checkpoints").mkdir(parents=True)
         header = "# How this was trained; `manyviews train --recipe` takes it as it is.\n"
         write_atomically(new / CONFIG, header + config.to_yaml() + yaml.safe_dump({MADE_WITH: made_with(identity)}))
         if path.exists():
-            with claimed(path, CONFIG) if (path / CONFIG).exists() else nullcontext():
-                pass
             old = path.with_name(f".{path.name}.old.{identity}")
             path.rename(old)
             new.rename(path)
@@ -94,7 +99,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.path / "encoder.json").exists()
+        return all((self.path / f"encoder.{ending}").exists() for ending in ("json", "safetensors"))
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -105,17 +110,16 @@ class Run:
     def evaluation(self) -> dict[str, Any] | None:
         """What the test set says, if it was asked."""
         path = self.path / "evaluation.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return _read_json(path) if path.exists() else None
 
     @property
     def encoder(self) -> nn.Module:
         """What was learned, in evaluation mode: images (B, 3, H, W) in [0, 1] -> representations (B, dim)."""
         from safetensors.torch import load_file
 
-        path = self.path / "encoder.json"
-        if not path.exists():
+        if not self.finished:
             raise ConfigError(f"{self.path} has no encoder yet: finish it with `manyviews train --resume {self.path}`")
-        made = json.loads(path.read_text())
+        made = _read_json(self.path / "encoder.json")
         encoder = get_encoder(made["encoder"], **made["options"])
         encoder.load_state_dict(load_file(self.path / "encoder.safetensors"))
         return encoder.eval().requires_grad_(False)
@@ -139,14 +143,31 @@ class Run:
         write_atomically(self.path / "evaluation.json", json.dumps(found, indent=2) + "\n")
 
 
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
+    return found
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return bool(Run.open(path).identity)
+    except ConfigError:
+        return False
+
+
 def check_output(path: Path, overwrite: bool) -> None:
     """Raise unless a run can be written there, before any work is done for it."""
+    if not path.name:
+        raise ConfigError(f"a run needs a directory of its own, which {path} is not: name an --output")
     if path.exists() or path.is_symlink():
         if not overwrite:
             raise ConfigError(
                 f"{path} exists: go on with --resume {path}, replace it with --overwrite, or name another --output"
             )
-        if not path.is_dir() or path.is_symlink() or (any(path.iterdir()) and not (path / CONFIG).exists()):
+        if not path.is_dir() or path.is_symlink() or (any(path.iterdir()) and not _is_run(path)):
             raise ConfigError(f"{path} is no run, so --overwrite leaves it alone: name another --output")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

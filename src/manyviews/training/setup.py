@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from manyviews.data import Dataset
+from manyviews.data import Dataset, ImageFiles
 from manyviews.losses import Objective, get_objective
 from manyviews.models import ENCODERS, Embedder, ProjectionHead, get_encoder, representation_dim
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.optimisers import LARS, parameter_groups
-from manyviews.views import SimCLRPolicy
+from manyviews.views import SimCLRPolicy, natural_size
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -36,6 +38,7 @@ def launched(config: Config) -> Fabric:
     from lightning_fabric.plugins.precision.double import DoublePrecision
     from lightning_fabric.strategies.ddp import DDPStrategy
     from torch import distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
 
     class Double(DoublePrecision):
         """Fabric's, without rounding the embeddings to 32 bits."""
@@ -48,12 +51,14 @@ def launched(config: Config) -> Fabric:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     many = devices * nodes > 1
+    known = inspect.signature(DistributedDataParallel).parameters
+    keep_buffers: Any = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
     fabric = Fabric(
         accelerator=config.device,
         devices=devices,
         num_nodes=nodes,
         # Running statistics are the same on all ranks, or each rank's own: nothing to broadcast.
-        strategy=DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True) if many else "auto",
+        strategy=DDPStrategy(**keep_buffers) if many else "auto",
         **{"plugins": Double()} if config.precision == "64" else {"precision": config.precision},
     )
     fabric.launch()
@@ -88,9 +93,13 @@ def on_first_rank(fabric: Fabric, work: Callable[[], T]) -> T:
 
 
 def located(config: Config) -> Config:
-    """The config with the whole path of its data, so that a run can go on from another directory."""
+    """The config with the whole paths of its data, so that a run can go on from another directory."""
     path = Path(config.data).expanduser()
-    return dataclasses.replace(config, data=str(path.resolve())) if path.exists() else config
+    return dataclasses.replace(
+        config,
+        data=str(path.resolve()) if path.exists() else config.data,
+        classes=None if config.classes is None else config.classes.expanduser().resolve(),
+    )
 
 
 def fitted(config: Config, data: Dataset, ranks: int) -> Config:
@@ -108,10 +117,7 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
         raise ConfigError(f"a batch of {config.instances} instances does not divide among {ranks} ranks")
     if config.objective == "supcon" and data["train"].labels is None:
         raise ConfigError(f"supcon needs labels, and {data.name} has none: try ntxent")
-    size = config.size
-    if size is None:
-        some = images[:1] if isinstance(images, Tensor) else [images[0]]
-        size = min(224, *some[0].shape[1:])
+    size = natural_size(images) if config.size is None else config.size
     large = size > LARGE
     ours = config.encoder in ENCODERS
     if not ours and (config.stem is not None or config.width is not None):
@@ -128,6 +134,17 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
         blur=(0.5 if large else 0.0) if config.blur is None else config.blur,
         stem=stem,
     )
+
+
+def fingerprint(images: Tensor | ImageFiles) -> str:
+    """Tells whether the images are still the same: by their pixels, or by the names and sizes of their files."""
+    digest = hashlib.sha256()
+    if isinstance(images, Tensor):
+        digest.update(images.cpu().contiguous().numpy().data)
+    else:
+        for path in images.paths:
+            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def policy_of(config: Config) -> SimCLRPolicy:

@@ -97,8 +97,19 @@ class RankBatchNorm(_BatchNorm):
         self.running_var.lerp_((variance * rows / (rows - 1)).to(self.running_var), share)
 
 
+_PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
 def synchronised(model: nn.Module, device: torch.device | str) -> nn.Module:
-    """The model with every batch norm made one over all ranks: torch's on CUDA, ours elsewhere."""
+    """The model with every batch norm made one over all ranks: torch's on CUDA, ours elsewhere.
+
+    Raises:
+        ValueError: a batch norm does more than torch's, such as timm's with their activation: it would be lost.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and type(module) not in (*_PLAIN, nn.SyncBatchNorm, RankBatchNorm):
+            kind = type(module).__name__
+            raise ValueError(f"{name} is a {kind}, which cannot be synchronised over ranks: try --no-sync-batch-norm")
     if torch.device(device).type == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         return converted
@@ -106,7 +117,7 @@ def synchronised(model: nn.Module, device: torch.device | str) -> nn.Module:
 
 
 def _converted(module: nn.Module) -> nn.Module:
-    if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)):
+    if isinstance(module, _PLAIN):
         norm = RankBatchNorm(
             module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
         )

@@ -24,6 +24,8 @@ NEIGHBOURS = 1000
 """Training instances among which the watched ones look for their nearest."""
 EPOCH = 2**31 - 1
 """Of the views of watched instances, which are the same each time: an epoch no training reaches."""
+MOST_PIXELS = 64
+"""Height and width up to which pixels are compared too: a linear probe of more is a large thing."""
 PIECE = 256
 """Views encoded at once."""
 
@@ -60,6 +62,8 @@ class Watch:
         """KNN of representations, and the geometry of the embeddings of views."""
         with evaluating(model) as like:
             z = torch.cat([model(views.to(like)).z.float() for views in self._views()])
+            if not z.isfinite().all():
+                raise FloatingPointError("the embeddings of watched instances are not finite")
             found = {
                 "alignment": alignment(z).item(),
                 "uniformity": uniformity(z).item(),
@@ -105,7 +109,8 @@ def compare(encoders: dict[str, nn.Module], data: Dataset, size: int, limit: int
     assert test.labels is not None
     parts = [(train.images, torch.arange(len(labels))), (test.images, torch.arange(len(test)))]
     scores: dict[str, dict[str, float]] = {}
-    for name, encoder in {"pixels": nn.Flatten(), **encoders}.items():
+    pixels: dict[str, nn.Module] = {"pixels": nn.Flatten()} if size <= MOST_PIXELS else {}
+    for name, encoder in {**pixels, **encoders}.items():
         with evaluating(encoder) as like:
             h, queries = (representations(encoder, images, index, size) for images, index in parts)
             truth, answers = labels.to(like.device), test.labels.to(like.device)
@@ -118,7 +123,7 @@ def compare(encoders: dict[str, nn.Module], data: Dataset, size: int, limit: int
 
 
 def representations(encoder: nn.Module, images: Images, index: Tensor, size: int) -> Tensor:
-    """(n, dim) of images as they are; of files a broken one is an error."""
+    """(n, dim) of images as they are; the next file stands for a broken one."""
     like = _like(encoder)
     parts = index.split(PIECE)
     return torch.cat([encoder(plain_views(chosen(images, part), size).to(like)).float() for part in parts])
@@ -127,7 +132,7 @@ def representations(encoder: nn.Module, images: Images, index: Tensor, size: int
 def chosen(images: Images, index: Tensor) -> Tensor | Sequence[Tensor]:
     if isinstance(images, Tensor):
         return images[index.to(images.device)]
-    return [images[int(number)] for number in index]
+    return [images.whole(int(number))[0] for number in index]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from manyviews.data import BadImageError, DatasetError, ImageFiles
+from manyviews.data import ImageFiles
 from manyviews.views.keyed import permutation
 from manyviews.views.policy import MultiCrop, SimCLRPolicy
 
@@ -126,20 +126,9 @@ class _Cropped(torch_data.Dataset[tuple[list[Tensor], int, list[str]]]):
         return len(self.images)
 
     def __getitem__(self, number: int) -> tuple[list[Tensor], int, list[str]]:
-        broken = []
-        for place in range(len(self)):
-            taken = (number + place) % len(self)
-            try:
-                image = self.images[taken]
-            except BadImageError as error:
-                if self.images.strict:
-                    raise
-                broken.append(str(error))
-                continue
-            index = torch.tensor([taken])
-            groups = self.crops.crops([image], seed=self.seed, epoch=self.epoch, index=index)
-            return [group[0] for group in groups], taken, broken
-        raise DatasetError(f"none of {len(self)} images can be read, first: {broken[0]}")
+        image, taken, broken = self.images.whole(number)
+        groups = self.crops.crops([image], seed=self.seed, epoch=self.epoch, index=torch.tensor([taken]))
+        return [group[0] for group in groups], taken, broken
 
 
 def _one_thread(_: int) -> None:

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from manyviews.data import ImageFiles
 from manyviews.views import crop
 
 MARGIN = 7 / 8
 """Share of the shorter side in the central square, as 224 of 256."""
+
+
+def natural_size(images: Tensor | ImageFiles) -> int:
+    """Of views: the shortest side of some of the images, at most 224."""
+    if isinstance(images, Tensor):
+        return min(224, *images.shape[-2:])
+    some = [images.whole(number)[0] for number in range(0, len(images), -(-len(images) // 16))]
+    return min(224, *(side for image in some for side in image.shape[-2:]))
 
 
 def plain_views(images: Tensor | Sequence[Tensor], size: int) -> Tensor:
