@@ -113,6 +113,8 @@ def train(
         journal = stack.enter_context(Journal(run.path / "log.txt", silent=not fabric.is_global_zero, quiet=quiet))
         stack.enter_context(warnings.catch_warnings())
         warnings.showwarning = journal.warn
+        # Of 1 x 1 convolutions, whose strides mean nothing.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         Training(run, data, embedder, objective, fabric, journal).loop()
     return run
 
