@@ -23,6 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from torch import nn
 
@@ -179,10 +180,17 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 def made_with(identity: str) -> dict[str, str]:
     """Versions and the git commit, so that a run can be made again."""
-    packages = ("torch", "lightning-fabric", "numpy", "pillow")
+    packages = ("lightning-fabric", "numpy", "pillow")
     versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return {"identity": identity, "started": now, "commit": _commit(), "manyviews": __version__, **versions}
+    return {
+        "identity": identity,
+        "started": now,
+        "commit": _commit(),
+        "manyviews": __version__,
+        "torch": str(torch.__version__),
+        **versions,
+    }
 
 
 def _commit() -> str:
