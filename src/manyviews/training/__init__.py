@@ -2,11 +2,12 @@
 
 from manyviews.training.cache import cached_backward
 from manyviews.training.config import Config, ConfigError
-from manyviews.training.loop import DivergedError, train
+from manyviews.training.loop import DivergedError
 from manyviews.training.optimisers import LARS, learning_rate, parameter_groups
 from manyviews.training.recipes import RECIPES, get_recipe, recipe_for
 from manyviews.training.run import Run
 from manyviews.training.signals import InterruptedTraining
+from manyviews.training.start import train
 from manyviews.training.sync import RankBatchNorm, synchronised
 
 __all__ = [

@@ -1,0 +1,103 @@
+"""`train`: from a config to a finished run; the loop itself is in `loop.py`."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from manyviews.data import load_dataset
+from manyviews.training.config import Config, ConfigError
+from manyviews.training.files import claimed
+from manyviews.training.journal import Journal
+from manyviews.training.loop import Training
+from manyviews.training.metrics import check_loggers
+from manyviews.training.run import CONFIG, Run, check_output
+from manyviews.training.setup import FITTED, built, fitted, launched, located, on_first_rank, threads
+
+
+def train(
+    config: Config | None = None,
+    *,
+    output: str | Path | None = None,
+    resume: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train an encoder as the config says.
+
+    Args:
+        config: all hyper-parameters; the recipe `photos` if not given, or the resumed run's.
+        output: the run's directory; `runs/DATA-OBJECTIVE-VIEWS` if not given.
+        resume: the directory of a run to go on with: the result is that of a run that was never stopped.
+        overwrite: replace a run that is there.
+        quiet: say nothing; `log.txt` has it all.
+
+    Returns:
+        the run: its `encoder`, `metrics`, `evaluation`.
+
+    Raises:
+        ConfigError: something in the config cannot be, or the output exists.
+        DivergedError: the loss became NaN or infinite.
+        InterruptedTraining: told to stop by SIGINT or SIGTERM; everything is saved.
+
+    Example:
+        >>> import manyviews as mv
+        >>> run = mv.train(mv.Config(objective="mv-infonce", epochs=2), output="runs/mine")  # doctest: +SKIP
+        >>> run.encoder(torch.rand(5, 3, 32, 32)).shape                                      # doctest: +SKIP
+        torch.Size([5, 192])
+    """
+    if resume is not None:
+        if output is not None or overwrite:
+            raise ConfigError("resume goes on with a run where it is: leave output and overwrite out")
+        done = Run.open(resume)
+        config = _resumed(done, config)
+        if done.finished and (done.evaluation is not None or not config.probe):
+            return done
+    config = located(Config() if config is None else config)
+    config.check()
+    check_loggers(config)
+    fabric = launched(config)
+    path = Path(resume or output or _default_output(config)).expanduser()
+    if resume is None:
+        on_first_rank(fabric, lambda: check_output(path, overwrite))
+    with ExitStack() as stack:
+        stack.enter_context(threads(config))
+        stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
+        stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
+        with fabric.rank_zero_first():
+            data = load_dataset(
+                config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
+            )
+        config = fitted(config, data, fabric.world_size)
+        embedder, objective = built(config)
+        run = on_first_rank(fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite))
+        run = dataclasses.replace(run, config=config)
+        on_first_rank(fabric, lambda: stack.enter_context(claimed(run.path, CONFIG)))
+        journal = stack.enter_context(Journal(run.path / "log.txt", silent=not fabric.is_global_zero, quiet=quiet))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.showwarning = journal.warn
+        # Of 1 x 1 convolutions, whose strides mean nothing.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        Training(run, data, embedder, objective, fabric, journal).loop()
+    return run
+
+
+def _resumed(run: Run, config: Config | None) -> Config:
+    """The run's config, changed at most in what does not change its result."""
+    if config is None:
+        return run.config
+    config = located(config)
+    config = dataclasses.replace(config, **{n: getattr(run.config, n) for n in FITTED if getattr(config, n) is None})
+    if names := run.config.different(config):
+        changes = ", ".join(f"{name} (was {getattr(run.config, name)}, now {getattr(config, name)})" for name in names)
+        raise ConfigError(f"{run.path} cannot go on with another {changes}: it would be another run. Start a new one")
+    return config
+
+
+def _default_output(config: Config) -> Path:
+    name = Path(config.data).expanduser().resolve().stem or "data"
+    return Path("runs") / f"{name}-{config.objective}-{config.views}"
