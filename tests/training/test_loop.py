@@ -1,5 +1,6 @@
 """Trainings that take a second: what they leave behind, what they refuse, how they stop."""
 
+import dataclasses
 import json
 import math
 import os
@@ -274,7 +275,7 @@ def test_resuming_with_another_result_in_mind_is_refused(tmp_path: Path) -> None
         ("seed: 0", "seed: 1", "made with another seed"),
         ("epochs: 3", "epochs: 1", "made with another epochs"),
         ("width: 0.125", "width: 0.25", "made with another width"),
-        ("data: photos", "data: digits", "another data, the images themselves"),
+        ("data: photos", "data: digits", "another set of images"),
         ("workers: 0", "workers: 1", None),
     ],
 )
@@ -312,7 +313,7 @@ def test_images_that_changed_are_found_out_and_broken_ones_replaced(
     assert len(run.metrics) == 2
     (run.path / "encoder.json").unlink()
     next(folder.rglob("001.png")).unlink()
-    with pytest.raises(ConfigError, match="another the images themselves"):
+    with pytest.raises(ConfigError, match="another set of images"):
         train(resume=run.path, quiet=True)
 
 
@@ -370,7 +371,7 @@ def test_two_processes_cannot_write_one_run(tmp_path: Path, monkeypatch: pytest.
     train(resume=run.path, quiet=True)
 
 
-def test_a_run_goes_on_from_another_directory_and_leaves_the_callers_randomness_alone(
+def test_a_run_goes_on_from_another_directory_with_data_that_moved_and_leaves_the_callers_randomness_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder_of_images(tmp_path / "here" / "images", count=40)
@@ -383,7 +384,10 @@ def test_a_run_goes_on_from_another_directory_and_leaves_the_callers_randomness_
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
     monkeypatch.undo()
-    assert train(resume=tmp_path / "run", quiet=True).finished
+    assert Run.open(tmp_path / "run").config.data == str(tmp_path / "here" / "images")
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = dataclasses.replace(Run.open(tmp_path / "run").config, data=str(tmp_path / "there" / "images"))
+    assert train(moved, resume=tmp_path / "run", quiet=True).finished
 
 
 def test_what_cannot_be_trained_is_said_before_anything_is_made(tmp_path: Path) -> None:

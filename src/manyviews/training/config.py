@@ -210,10 +210,10 @@ class Config:
 
 
 _HOW = {
-    "device", "devices", "nodes", "threads", "workers", "detect_anomaly", "eval_every", "log_every", "loggers",
-    "save_every", "save_minutes", "keep", "probe",
+    "data", "classes", "device", "devices", "nodes", "threads", "workers", "detect_anomaly", "eval_every", "log_every",
+    "loggers", "save_every", "save_minutes", "keep", "probe",
 }  # fmt: skip
-"""Fields that say how to get to a result, not which."""
+"""Fields that say how to get to a result, not which. Of data, checkpoints know the images themselves: it may move."""
 
 _LEAST = {
     "limit": 2, "held_out": 0, "width": 0, "size": 1, "projection": 1, "epochs": 1, "batch_size": 2, "micro_batch": 1,

@@ -224,7 +224,7 @@ class Training:
         """Raise if the checkpoint was made with a config or data that give another result."""
         made, now = state["made_with"], self._made_with()
         names = [name for name, value in now["config"].items() if made["config"].get(name) != value]
-        names += ["the images themselves"] if made["images"] != now["images"] else []
+        names += ["set of images"] if made["images"] != now["images"] else []
         if made["ranks"] != now["ranks"]:
             if self.config.micro_batch or not self.config.sync_batch_norm:
                 names.append(f"number of ranks (it was {made['ranks']}), which its batch norm depends on")
