@@ -8,7 +8,7 @@ from pathlib import Path
 import manyviews
 
 SOURCE = Path(manyviews.__file__).parent
-ROOMS = ["losses", "data", "views", "models", "evaluation", "training", "report", "experiments", "cli"]
+ROOMS = ["losses", "data", "views", "models", "evaluation", "training", "export", "report", "experiments", "cli"]
 
 
 def imported_rooms(file: Path) -> set[str]:

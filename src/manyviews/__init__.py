@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyviews import data, evaluation, losses, models, training, views
+    from manyviews import data, evaluation, export, losses, models, training, views
     from manyviews.data import Dataset, DatasetError, load_dataset
     from manyviews.losses import (
         DCL,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         get_objective,
     )
     from manyviews.models import Embedder, get_encoder
-    from manyviews.training import Config, Run, get_recipe, train
+    from manyviews.training import Config, Run, evaluate, get_recipe, load_encoder, train
     from manyviews.views import MultiCrop, SimCLRPolicy
 
 __version__ = "0.1.0"
@@ -61,11 +61,14 @@ __all__ = [
     "SimCLRPolicy",
     "SupCon",
     "data",
+    "evaluate",
     "evaluation",
+    "export",
     "get_encoder",
     "get_objective",
     "get_recipe",
     "load_dataset",
+    "load_encoder",
     "losses",
     "models",
     "train",
@@ -73,7 +76,7 @@ __all__ = [
     "views",
 ]
 
-_ROOMS = ("data", "evaluation", "losses", "models", "training", "views")
+_ROOMS = ("data", "evaluation", "export", "losses", "models", "training", "views")
 _ELSEWHERE = {
     "Dataset": "data",
     "DatasetError": "data",
@@ -82,6 +85,8 @@ _ELSEWHERE = {
     "get_encoder": "models",
     "Config": "training",
     "Run": "training",
+    "evaluate": "training",
+    "load_encoder": "training",
     "get_recipe": "training",
     "train": "training",
     "MultiCrop": "views",

@@ -1,7 +1,6 @@
 """Trainings that take a second: what they leave behind, what they refuse, how they stop."""
 
 import dataclasses
-import json
 import math
 import os
 import shutil
@@ -30,19 +29,19 @@ from tests.training.small import assert_same_run, folder_of_images, last_checkpo
 def test_a_run_leaves_everything_behind_and_its_encoder_loads(tmp_path: Path) -> None:
     run = mv.train(small(probe=True), output=tmp_path / "run", quiet=True)
     names = {path.name for path in run.path.iterdir()}
-    files = {"config.yaml", "metrics.csv", "log.txt", "encoder.safetensors", "encoder.json", "evaluation.json"}
+    files = {"config.yaml", "metrics.csv", "log.txt", "encoder.safetensors", "head.safetensors", "evaluation.json"}
     assert names == {*files, "checkpoints"}
     assert [row["step"] for row in run.metrics] == list(range(1, 16))
     assert [row["epoch"] for row in run.metrics] == [0] * 5 + [1] * 5 + [2] * 5
     assert [row["learning_rate"] for row in run.metrics] == [learning_rate(s, 15, 2, 0.5 * 16 / 256) for s in range(15)]
     assert [row["step"] for row in run.metrics if "knn" in row] == [4, 8, 12, 15]
     assert run.metrics[-1]["loss"] < run.metrics[0]["loss"]
-    assert json.loads((run.path / "encoder.json").read_text())["dim"] == 64
 
-    encoder = Run.open(run.path).encoder
-    assert not encoder.training
-    held = {k.removeprefix("encoder."): v for k, v in last_checkpoint(run.path)["embedder"].items() if "head" not in k}
-    for name, value in encoder.state_dict().items():
+    encoder, embedder = Run.open(run.path).encoder, Run.open(run.path).embedder
+    assert (encoder.dim, encoder.size, encoder.training, embedder.training) == (64, 16, False, False)
+    held = last_checkpoint(run.path)["embedder"]
+    assert embedder.state_dict().keys() == held.keys()
+    for name, value in {**embedder.state_dict(), **encoder.state_dict()}.items():
         assert torch.equal(value, held[name])
 
     scores = run.evaluation["scores"]
@@ -311,7 +310,7 @@ def test_images_that_changed_are_found_out_and_broken_ones_replaced(
         run = train(config, output=tmp_path / "run", quiet=True)
     assert "the next image takes its place" in (run.path / "log.txt").read_text()
     assert len(run.metrics) == 2
-    (run.path / "encoder.json").unlink()
+    (run.path / "encoder.safetensors").unlink()
     next(folder.rglob("001.png")).unlink()
     with pytest.raises(ConfigError, match="another set of images"):
         train(resume=run.path, quiet=True)
@@ -348,10 +347,10 @@ def test_an_evaluation_that_fails_costs_no_encoder_and_can_be_made_later(
         raise RuntimeError("no memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("manyviews.training.loop.compare", broken)
+        patch.setattr("manyviews.training.loop.evaluated", broken)
         run = train(small(probe=True, epochs=1), output=tmp_path / "run", quiet=True)
     assert run.finished
-    assert "no kNN and no linear probe: no memory" in (run.path / "log.txt").read_text()
+    assert "not evaluated: no memory" in (run.path / "log.txt").read_text()
     assert train(resume=run.path, quiet=True).evaluation is not None
     (run.path / "evaluation.json").write_text("{")
     with pytest.raises(ConfigError, match=r"evaluation\.json is damaged"):
@@ -421,8 +420,9 @@ def test_an_unlabelled_folder_trains_without_knn(tmp_path: Path, capsys: pytest.
     assert run.config.size == 20  # the first image is 20 x 24
     assert "knn" not in run.metrics[-1]
     assert run.metrics[-1]["rank"] > 0
-    assert run.evaluation is None
-    assert "no labelled test set" in capsys.readouterr().err
+    assert run.evaluation["scores"] is None
+    assert run.evaluation["geometry"]["z"]["rank"] > 0
+    assert "images has no labels: no kNN and no linear probe" in capsys.readouterr().err
 
 
 def test_sizes_and_stems_follow_the_images() -> None:

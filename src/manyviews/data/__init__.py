@@ -1,7 +1,18 @@
 """Instances: images or features, labels if any; where they come from and how they are checked."""
 
 from manyviews.data.dataset import Dataset, DatasetError, Split
-from manyviews.data.files import BadImageError, ImageFiles
-from manyviews.data.load import data_home, load_dataset
+from manyviews.data.files import BadImageError, ImageFiles, pixels, read_image
+from manyviews.data.load import data_home, is_image_folder, load_dataset
 
-__all__ = ["BadImageError", "Dataset", "DatasetError", "ImageFiles", "Split", "data_home", "load_dataset"]
+__all__ = [
+    "BadImageError",
+    "Dataset",
+    "DatasetError",
+    "ImageFiles",
+    "Split",
+    "data_home",
+    "is_image_folder",
+    "load_dataset",
+    "pixels",
+    "read_image",
+]

@@ -37,7 +37,15 @@ class _UnreadableError(Exception):
 def read_image(path: Path) -> Tensor:
     """uint8 (3, H, W): upright as EXIF says, grey and palette as colours, transparency over white."""
     with _opened(path) as picture:
+        return pixels(picture)
+
+
+def pixels(picture: Image.Image) -> Tensor:
+    """uint8 (3, H, W) of a PIL picture: upright as EXIF says, grey and palette as colours, transparency over white."""
+    try:
         return _pixels(ImageOps.exif_transpose(picture))
+    except _UnreadableError as error:
+        raise BadImageError(f"{getattr(picture, 'filename', None) or 'the picture'}: {error}") from error
 
 
 def check_header(path: Path) -> None:
@@ -59,8 +67,6 @@ def _opened(path: Path) -> Iterator[Image.Image]:
                 yield picture
     except Image.DecompressionBombError as error:
         raise DatasetError(f"{path}: {error}: {bomb}") from error
-    except _UnreadableError as error:
-        raise BadImageError(f"{path}: {error}") from error
     except DatasetError:
         raise
     # PIL's readers fail in many ways on a broken file (struct.error, IndexError, ...).

@@ -17,6 +17,12 @@ def data_home() -> Path:
     return Path(os.environ.get("MANYVIEWS_DATA") or "~/.cache/manyviews").expanduser()
 
 
+def is_image_folder(path: Path) -> bool:
+    """Whether a path is a folder of images, rather than of CIFAR's files."""
+    known = [path, *(path / layout.folder for layout in cifar.LAYOUTS.values())]
+    return path.is_dir() and not any(cifar.layout_of(folder) for folder in known)
+
+
 def load_dataset(
     source: str | Path,
     *,

@@ -9,18 +9,30 @@ from manyviews.evaluation.geometry import (
     wasserstein_uniformity,
 )
 from manyviews.evaluation.knn import knn_classify
-from manyviews.evaluation.probe import LinearProbe, LinearRegressionProbe, linear_probe, linear_regression_probe
+from manyviews.evaluation.probe import (
+    PAPER,
+    LinearProbe,
+    LinearRegressionProbe,
+    few_labels,
+    linear_probe,
+    linear_regression_probe,
+)
+from manyviews.evaluation.represent import augmented, representations
 from manyviews.evaluation.retrieve import retrieval
 
 __all__ = [
+    "PAPER",
     "LinearProbe",
     "LinearRegressionProbe",
     "alignment",
+    "augmented",
+    "few_labels",
     "knn_classify",
     "linear_probe",
     "linear_regression_probe",
     "numerical_rank",
     "rankme",
+    "representations",
     "retrieval",
     "spectrum",
     "uniformity",

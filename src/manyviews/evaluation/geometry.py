@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from manyviews.evaluation.progress import tracked
+
 BLOCK = 1024
 """Rows whose products with all others are held at once."""
 BINS = 2**14
@@ -137,19 +139,19 @@ def _cosines(z: Tensor, there: Tensor) -> Iterator[tuple[Tensor, float]]:
     A pair is in a block once with weight 1 or, where the block lies on the diagonal, twice with weight 1/2.
     """
     found = False
-    for number in range(z.shape[1]):
-        view = z[there[:, number], number]
-        for first in range(0, len(view), BLOCK):
-            rows = view[first : first + BLOCK]
-            square = rows @ rows.T
-            size = len(rows)
-            if size > 1:
-                found = True
-                # Without the diagonal: as size - 1 rows of size, from the second number on.
-                yield square.flatten()[1:].view(size - 1, size + 1)[:, :-1].contiguous(), 0.5
-            if first + BLOCK < len(view):
-                found = True
-                yield rows @ view[first + BLOCK :].T, 1.0
+    views = [z[there[:, number], number] for number in range(z.shape[1])]
+    blocks = [(view, first) for view in views for first in range(0, len(view), BLOCK)]
+    for view, first in tracked(blocks, "pairs of instances, in blocks", len(blocks)):
+        rows = view[first : first + BLOCK]
+        square = rows @ rows.T
+        size = len(rows)
+        if size > 1:
+            found = True
+            # Without the diagonal: as size - 1 rows of size, from the second number on.
+            yield square.flatten()[1:].view(size - 1, size + 1)[:, :-1].contiguous(), 0.5
+        if first + BLOCK < len(view):
+            found = True
+            yield rows @ view[first + BLOCK :].T, 1.0
     if not found:
         raise ValueError(f"two instances with the same view are needed, got {tuple(z.shape)}")
 

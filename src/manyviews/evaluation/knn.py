@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from manyviews.evaluation.progress import tracked
+
 ROWS, COLUMNS = 1024, 16384
 """Test and training representations whose cosines are held at once: 64 MB."""
 
@@ -40,7 +42,7 @@ def knn_classify(
     count = int(labels.max()) + 1 if classes is None else classes
     train, test = normalize(train.float(), dim=1), normalize(test.float(), dim=1)
     found = []
-    for rows in test.split(ROWS):
+    for rows in tracked(test.split(ROWS), "nearest neighbours", len(test), len):
         cosine, nearest = _nearest(rows, train, k)
         votes = rows.new_zeros(len(rows), count)
         votes.scatter_add_(1, labels[nearest], torch.exp((cosine - 1) / temperature))

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypedDict
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, l1_loss, linear
 
 from manyviews.evaluation.knn import check_labelled
+from manyviews.evaluation.progress import tracked
+
+Method = Literal["lbfgs", "sgd"]
+Fresh = Callable[[int, Sequence[Tensor]], Iterator[tuple[Tensor, Tensor]]]
+"""From an epoch and its batches of instances to their representations (B, d), and which instances these are."""
 
 STRENGTHS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 HELD_OUT = 5
 """A fifth of the instances, drawn once and for all, chooses among the strengths."""
+
+
+class Settings(TypedDict):
+    """Of the SGD probe."""
+
+    learning_rate: float
+    epochs: int
+
+
+PAPER: dict[str, Settings] = {
+    "cifar10": {"learning_rate": 0.1, "epochs": 200},
+    "cifar100": {"learning_rate": 0.1, "epochs": 200},
+    "imagenet100": {"learning_rate": 0.5, "epochs": 200},
+    "imagenet1k": {"learning_rate": 1.6, "epochs": 100},
+}
+"""The paper's SGD probe for each data set: `linear_probe(h, labels, method="sgd", **PAPER["imagenet1k"])`."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +54,7 @@ class LinearProbe:
 
     def accuracy(self, h: Tensor, labels: Tensor) -> float:
         """Share of representations (n, d) put into their class."""
-        check_labelled("representations", h, labels)
+        check_labelled("representations", h, labels, len(self.weight))
         return (self.logits(h).argmax(1) == labels).double().mean().item()
 
 
@@ -59,18 +80,18 @@ def linear_probe(
     labels: Tensor,
     *,
     classes: int | None = None,
-    method: Literal["lbfgs", "sgd"] = "lbfgs",
+    method: Method = "lbfgs",
     strengths: Sequence[float] = STRENGTHS,
     learning_rate: float = 0.1,
     epochs: int = 200,
     batch_size: int = 256,
     seed: int = 0,
+    fresh: Fresh | None = None,
 ) -> LinearProbe:
     """Fit a linear classifier to representations (n, d).
 
     "lbfgs" finds the minimum for a penalty chosen on a part of the instances: the same result every time. "sgd" is the
-    paper's: steps with momentum 0.9 whose rate falls to zero as a cosine (0.1 and 200 epochs for CIFAR, 0.5 and 200 for
-    ImageNet-100, 1.6 and 100 for ImageNet).
+    paper's: steps with momentum 0.9 whose rate falls to zero as a cosine; `PAPER` has the settings of its data sets.
 
     Args:
         h: representations of the training set.
@@ -83,6 +104,7 @@ def linear_probe(
         epochs: of "sgd".
         batch_size: of "sgd".
         seed: of the order of instances in "sgd".
+        fresh: gives "sgd" other representations in each epoch, instead of `h`: `augmented` makes it of an encoder.
 
     Example:
         >>> h = torch.cat([torch.randn(50, 4) + 3, torch.randn(50, 4) - 3])
@@ -93,10 +115,12 @@ def linear_probe(
     check_labelled("representations", h, labels, classes)
     count = int(labels.max()) + 1 if classes is None else classes
     if method == "sgd":
-        weight, bias = _descend(h.float(), labels, cross_entropy, count, learning_rate, epochs, batch_size, seed)
-        return LinearProbe(weight, bias, 0.0)
+        descent = _Descent(count, learning_rate, epochs, batch_size, seed)
+        return LinearProbe(*descent(h.float(), labels, _classifying, fresh), 0.0)
     if method != "lbfgs":
         raise ValueError(f"method must be lbfgs or sgd, got {method!r}")
+    if fresh is not None:
+        raise ValueError("fresh representations are for the method sgd: lbfgs looks at all of them at once")
     if not strengths or min(strengths) <= 0:
         raise ValueError(f"strengths must be > 0, at least one, got {tuple(strengths)}")
     if len(strengths) == 1:
@@ -107,7 +131,7 @@ def linear_probe(
     if not held.any():
         raise ValueError(f"{len(h)} instances are too few to choose a strength on a part of them: give one")
     least, probe, best = math.inf, None, max(strengths)
-    for strength in sorted(strengths, reverse=True):
+    for strength in tracked(sorted(strengths, reverse=True), "penalties of the linear probe", len(strengths)):
         probe = fit(h[~held], labels[~held], count, strength, probe)
         loss = cross_entropy(probe.logits(h[held]), labels[held]).item()
         if loss > least:
@@ -139,37 +163,78 @@ def linear_regression_probe(
     x, y = h.float(), targets.float()
     mean, spread = x.mean(0), x.std(0, correction=0).clamp_min(1e-6)
     middle = y.median()  # the constant of least absolute error
-    weight, bias = _descend(
-        (x - mean) / spread, (y - middle)[:, None], l1_loss, 1, learning_rate, epochs, batch_size, seed
-    )
+    descent = _Descent(1, learning_rate, epochs, batch_size, seed)
+    weight, bias = descent((x - mean) / spread, (y - middle)[:, None], _regressing)
     final = weight[0] / spread
     return LinearRegressionProbe(final, bias[0] + middle - final @ mean)
 
 
-def _descend(
-    x: Tensor,
-    y: Tensor,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    outputs: int,
-    rate: float,
-    epochs: int,
-    batch_size: int,
-    seed: int,
-) -> tuple[Tensor, Tensor]:
-    """Weight (outputs, d) and bias by SGD with momentum, from zero, the rate falling to zero as a cosine."""
-    if epochs < 1 or batch_size < 1 or not rate > 0:
-        raise ValueError(f"epochs, batch_size and learning_rate must be > 0, got {epochs}, {batch_size} and {rate}")
-    weight, bias = x.new_zeros(outputs, x.shape[1]).requires_grad_(), x.new_zeros(outputs).requires_grad_()
-    solver = torch.optim.SGD([weight, bias], lr=rate, momentum=0.9)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.enable_grad():
-        for epoch in range(epochs):
-            solver.param_groups[0]["lr"] = rate * 0.5 * (1 + math.cos(math.pi * epoch / epochs))
-            for index in torch.randperm(len(x), generator=generator).to(x.device).split(batch_size):
-                solver.zero_grad()
-                loss(linear(x[index], weight, bias), y[index]).backward()
-                solver.step()
-    return weight.detach(), bias.detach()
+def _classifying(logits: Tensor, labels: Tensor) -> Tensor:
+    """The slope of the mean cross-entropy by the logits (B, classes)."""
+    slope = logits.softmax(1)
+    slope.scatter_add_(1, labels[:, None], slope.new_full((len(labels), 1), -1.0))
+    return slope.div_(len(labels))
+
+
+def _regressing(guess: Tensor, targets: Tensor) -> Tensor:
+    """The slope of the mean absolute error by the guesses (B, 1)."""
+    return (guess - targets).sign_().div_(len(targets))
+
+
+@dataclass(frozen=True)
+class _Descent:
+    """SGD with momentum, from zero, the rate falling to zero as a cosine; slopes by hand are faster than autograd."""
+
+    outputs: int
+    rate: float
+    epochs: int
+    batch_size: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1 or not self.rate > 0:
+            given = f"{self.epochs}, {self.batch_size} and {self.rate}"
+            raise ValueError(f"epochs, batch_size and learning_rate must be > 0, got {given}")
+
+    def __call__(
+        self, x: Tensor, y: Tensor, slope_of: Callable[[Tensor, Tensor], Tensor], fresh: Fresh | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Weight (outputs, d) and bias."""
+        weight, bias = x.new_zeros(self.outputs, x.shape[1]), x.new_zeros(self.outputs)
+        pull, lift = torch.zeros_like(weight), torch.zeros_like(bias)
+        generator = torch.Generator().manual_seed(self.seed)
+        for epoch in tracked(range(self.epochs), "epochs of the linear probe", self.epochs):
+            rate = self.rate * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
+            order = torch.randperm(len(x), generator=generator).split(self.batch_size)
+            batches = ((x[index.to(x.device)], index) for index in order) if fresh is None else fresh(epoch, order)
+            for rows, index in batches:
+                slope = slope_of(torch.addmm(bias, rows, weight.T), y[index.to(y.device)])
+                pull.mul_(0.9).addmm_(slope.T, rows)
+                lift.mul_(0.9).add_(slope.sum(0))
+                weight.sub_(pull, alpha=rate)
+                bias.sub_(lift, alpha=rate)
+        return weight, bias
+
+
+def few_labels(labels: Tensor, share: float, seed: int = 0) -> Tensor:
+    """Places of a share of the labels (n,), the same share of each class as nearly as can be, but at least one.
+
+    Example:
+        >>> labels = torch.arange(2).repeat_interleave(100)
+        >>> labels[few_labels(labels, 0.02)]
+        tensor([0, 0, 1, 1])
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"share must lie between 0 and 1, got {share}")
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    names, here, counts = labels.cpu()[shuffled].unique(return_inverse=True, return_counts=True)
+    quota = share * counts.double()
+    take = quota.floor().clamp_min(1).long()
+    # What is left of whole labels goes to the classes that lost most by rounding down.
+    left = max(0, round(share * len(labels)) - int(take.sum()))
+    take[(quota - take).argsort(descending=True, stable=True)[:left]] += 1
+    chosen = [shuffled[here == number][: int(take[number])] for number in range(len(names))]
+    return torch.cat(chosen).sort().values.to(labels.device)
 
 
 def fit(h: Tensor, labels: Tensor, classes: int, strength: float, start: LinearProbe | None = None) -> LinearProbe:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from manyviews.evaluation.progress import tracked
+
 ROWS = 1024
 """Queries whose cosines to the whole gallery are held at once."""
 
@@ -45,7 +47,7 @@ def retrieval(
         raise ValueError(f"retrieval needs an instance and k >= 1, got {len(queries)} instances and k {tuple(ks)}")
     queries, gallery = normalize(queries.float(), dim=1), normalize(gallery.float(), dim=1)
     ranks = []
-    for first in range(0, len(queries), ROWS):
+    for first in tracked(range(0, len(queries), ROWS), "blocks of queries", -(-len(queries) // ROWS)):
         rows = queries[first : first + ROWS]
         cosine = rows @ gallery.T
         own = cosine.diagonal(first).unsqueeze(1)

@@ -3,11 +3,14 @@
 from manyviews.models.embedder import Embedded, Embedder, ProjectionHead
 from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
 from manyviews.models.resnet import ResNet, resnet18, resnet50, resnet_small
+from manyviews.models.saved import EncoderError, ImageEncoder
 
 __all__ = [
     "ENCODERS",
     "Embedded",
     "Embedder",
+    "EncoderError",
+    "ImageEncoder",
     "ProjectionHead",
     "ResNet",
     "get_encoder",

@@ -136,7 +136,7 @@ class Config:
     keep: int = 2
     """Checkpoints that are kept."""
     probe: bool = True
-    """End with a table of kNN and linear probe on the test set, beside pixels and the untrained encoder."""
+    """End with an evaluation: kNN, linear probe and geometry, beside pixels and the untrained encoder."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -8,19 +8,24 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write to a temporary file beside it, force it to the disk and rename it; on an error the old file stays."""
-    data = content.encode() if isinstance(content, str) else content
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """A path beside it to write to; what is there when the block ends well takes its place, else the old file stays."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Write the whole of a file, or nothing of it."""
+    with replaced(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 @contextmanager

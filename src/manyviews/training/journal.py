@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-PLAIN_SECONDS = 10.0
-"""Between two lines of progress where there is no terminal."""
+from manyviews.evaluation.progress import PLAIN_SECONDS, duration, quiet
 
 
 class Journal:
@@ -51,6 +52,15 @@ class Journal:
         if error is not None:
             self._write(f"{type(error).__name__}: {error}")
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Others may show their progress in here, unless this one shows nothing."""
+        if self.bar:
+            self.bar.stop()
+            self.bar = None
+        with nullcontext() if self.shown else quiet():
+            yield
+
     def say(self, text: str, style: str = "") -> None:
         self._write(text)
         if self.shown:
@@ -72,7 +82,7 @@ class Journal:
         left = (self.steps - step) * images / speed
         line = (
             f"step {step}/{self.steps}  epoch {epoch}  loss {loss:.4f}  rate {rate:.4g}  "
-            f"{speed:,.0f} images/s  {_duration(left)} left"
+            f"{speed:,.0f} images/s  {duration(left)} left"
         )
         self._write(line)
         if self.shown and not self.bar:
@@ -88,9 +98,3 @@ class Journal:
         except OSError as error:  # a full disk must not end a run over its log
             if self.shown:
                 self.console.print(f"cannot write {self.path}: {error}", markup=False)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from manyviews.data import Dataset
 from manyviews.losses import Objective, SupCon
 from manyviews.models import Embedder
+from manyviews.training.assess import How, evaluated
 from manyviews.training.cache import Views, cached_backward
 from manyviews.training.checkpoints import load_checkpoint, save_checkpoint
 from manyviews.training.config import ConfigError
@@ -23,10 +24,10 @@ from manyviews.training.journal import Journal
 from manyviews.training.metrics import Metrics, sinks
 from manyviews.training.optimisers import learning_rate
 from manyviews.training.run import Run
-from manyviews.training.setup import built, fingerprint, optimiser_of, policy_of
+from manyviews.training.setup import fingerprint, optimiser_of, policy_of
 from manyviews.training.signals import InterruptedTraining, StopRequest
 from manyviews.training.sync import synchronised
-from manyviews.training.watch import Watch, collapsed, compare
+from manyviews.training.watch import Watch, collapsed
 from manyviews.views import ViewBatches, batches
 from manyviews.views.keyed import hashed
 
@@ -265,26 +266,24 @@ class Training:
             raise InterruptedTraining(f"{done}{saved}. {self.how_to_resume}", number)
 
     def finish(self) -> None:
-        """Export the encoder and, where there are labels and a test set, compare it with what was there before."""
-        self.run.write_encoder(self.embedder.encoder)
+        """Write what was learned, and what it is worth."""
+        self.run.write_model(self.embedder)
         if not self.config.probe:
             return
-        self.journal.say("trained; kNN and linear probe on the test set")
-        untrained = built(self.config)[0].encoder.to(self.fabric.device)
-        encoders = {"untrained encoder": untrained, "trained encoder": self.embedder.encoder}
-        assert self.config.size is not None
+        self.journal.say("trained; now evaluated")
+        how = How(few=(), workers=self.config.workers)
         try:
-            found = compare(encoders, self.data, self.config.size, self.config.limit)
+            with self.journal.aside():
+                found = evaluated(self.embedder, self.data, self.config, how)
         except (ValueError, RuntimeError) as error:
-            self.journal.warn(f"no kNN and no linear probe: {error}")
+            self.journal.warn(f"not evaluated: {error}")
             return
         except KeyboardInterrupt as stop:
             done = "trained, and its encoder is written; stopped while it was evaluated"
             raise InterruptedTraining(f"{done}. {self.how_to_resume}", signal.SIGINT) from stop
-        if found is None:
-            self.journal.say(f"no kNN and no linear probe: {self.data.name} has no labelled test set")
-        else:
-            self.run.write_evaluation(found)
+        if "why" in found:
+            self.journal.say(found["why"])
+        self.run.write_evaluation(found)
 
     @property
     def how_to_resume(self) -> str:

@@ -4,7 +4,7 @@
 - metrics.csv: a row for each step
 - log.txt: what was said, and when
 - checkpoints/: to go on from
-- encoder.safetensors, encoder.json: what was learned, when it is finished
+- encoder.safetensors, head.safetensors: what was learned, when it is finished
 - evaluation.json: kNN and linear probe, where there are labels
 """
 
@@ -25,16 +25,17 @@ from typing import Any
 
 import torch
 import yaml
-from torch import nn
 
 from manyviews import __version__
-from manyviews.models import get_encoder, representation_dim
+from manyviews.models import Embedder, ImageEncoder, ProjectionHead, representation_dim
+from manyviews.models.saved import Description, file_of, fill, read_encoder
 from manyviews.training.config import MADE_WITH, Config, ConfigError
 from manyviews.training.files import claimed, sync_folder, write_atomically
 from manyviews.training.metrics import read_metrics
 from manyviews.training.setup import encoder_options
 
-CONFIG = "config.yaml"
+CONFIG, EVALUATION = "config.yaml", "evaluation.json"
+ENCODER, HEAD = "encoder.safetensors", "head.safetensors"
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return all((self.path / f"encoder.{ending}").exists() for ending in ("json", "safetensors"))
+        return (self.path / ENCODER).exists()
 
     @property
     def metrics(self) -> list[dict[str, float]]:
@@ -110,38 +111,66 @@ class Run:
     @property
     def evaluation(self) -> dict[str, Any] | None:
         """What the test set says, if it was asked."""
-        path = self.path / "evaluation.json"
+        path = self.path / EVALUATION
         return _read_json(path) if path.exists() else None
 
     @property
-    def encoder(self) -> nn.Module:
-        """What was learned, in evaluation mode: images (B, 3, H, W) in [0, 1] -> representations (B, dim)."""
-        from safetensors.torch import load_file
+    def encoder(self) -> ImageEncoder:
+        """What was learned, in evaluation mode: images of any size -> representations (B, dim)."""
+        encoder, about = read_encoder(self.encoder_file)
+        return ImageEncoder(encoder, about.size)
 
+    @property
+    def embedder(self) -> Embedder:
+        """What was learned, with its projection head, in evaluation mode: views -> representations and embeddings."""
+        encoder, about = read_encoder(self.encoder_file)
+        dim = representation_dim(encoder, torch.zeros(1, 3, about.size, about.size))
+        head = ProjectionHead(dim, out=self.config.projection)
+        fill(head, self.path / HEAD, f"a projection from {dim} to {self.config.projection} dimensions")
+        return Embedder(encoder, head, each_view=self.config.each_view).eval().requires_grad_(False)
+
+    @property
+    def encoder_file(self) -> Path:
+        """With the encoder's weights and description, as `load_encoder` takes it."""
         if not self.finished:
             raise ConfigError(f"{self.path} has no encoder yet: finish it with `manyviews train --resume {self.path}`")
-        made = _read_json(self.path / "encoder.json")
-        encoder = get_encoder(made["encoder"], **made["options"])
-        encoder.load_state_dict(load_file(self.path / "encoder.safetensors"))
-        return encoder.eval().requires_grad_(False)
+        return self.path / ENCODER
 
-    def write_encoder(self, encoder: nn.Module) -> None:
-        from safetensors.torch import save
+    def write_model(self, embedder: Embedder) -> None:
+        """The run is then finished."""
+        assert self.config.size is not None
+        about = Description(self.config.encoder, encoder_options(self.config), self.config.size)
+        write_atomically(self.path / HEAD, file_of(embedder.head))
+        write_atomically(self.path / ENCODER, file_of(embedder.encoder, about))
 
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-        about = {
-            "encoder": self.config.encoder,
-            "options": encoder_options(self.config),
-            "dim": representation_dim(encoder),
-            "size": self.config.size,
-            "input": "RGB in [0, 1], not normalised further",
-            "manyviews": __version__,
-        }
-        write_atomically(self.path / "encoder.safetensors", save(state))
-        write_atomically(self.path / "encoder.json", json.dumps(about, indent=2) + "\n")
+    def write_evaluation(self, found: dict[str, Any], file: str = EVALUATION) -> Path:
+        path = self.path / file
+        write_atomically(path, json.dumps(found, indent=2) + "\n")
+        return path
 
-    def write_evaluation(self, found: dict[str, Any]) -> None:
-        write_atomically(self.path / "evaluation.json", json.dumps(found, indent=2) + "\n")
+
+def load_encoder(path: str | Path) -> ImageEncoder:
+    """The encoder of a run, or of a file that `manyviews export --to safetensors` wrote, ready for images.
+
+    Args:
+        path: a run's directory, or a .safetensors file.
+
+    Returns:
+        an encoder in evaluation mode: images (B, C, H, W) of any size, or a list of files -> representations (B, dim).
+
+    Raises:
+        ValueError: there is no encoder, or the weights are of another architecture.
+
+    Example:
+        >>> encoder = load_encoder("runs/demo")             # doctest: +SKIP
+        >>> encoder(["a.jpg", "b.jpg"]).shape               # doctest: +SKIP
+        torch.Size([2, 192])
+    """
+    path = Path(path).expanduser()
+    if path.suffix == ".safetensors" and not path.is_dir():
+        encoder, about = read_encoder(path)
+        return ImageEncoder(encoder, about.size)
+    return Run.open(path).encoder
 
 
 def _read_json(path: Path) -> dict[str, Any]:

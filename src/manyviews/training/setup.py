@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from manyviews.data import Dataset, ImageFiles
 from manyviews.losses import Objective, get_objective
 from manyviews.models import ENCODERS, Embedder, ProjectionHead, get_encoder, representation_dim
-from manyviews.training.config import Config, ConfigError
+from manyviews.training.config import Config, ConfigError, Device
 from manyviews.training.optimisers import LARS, parameter_groups
 from manyviews.views import SimCLRPolicy, natural_size
 
@@ -63,6 +63,16 @@ def launched(config: Config) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def device_of(name: Device) -> torch.device:
+    """A device by its name; for auto a GPU if there is one."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, found in there.items() if found))
+    if not there[name]:
+        raise ConfigError(f"there is no device {name} here: try auto")
+    return torch.device(name)
 
 
 @contextmanager

@@ -1,19 +1,18 @@
-"""Looking at a model while it trains and when it is done: kNN, linear probe, geometry."""
+"""Looking at a model while it trains: kNN of representations, geometry of embeddings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from manyviews.data import Dataset, ImageFiles
-from manyviews.evaluation import alignment, knn_classify, linear_probe, numerical_rank, rankme, uniformity
+from manyviews.data import ImageFiles
+from manyviews.evaluation import alignment, knn_classify, numerical_rank, rankme, representations, uniformity
+from manyviews.evaluation.progress import quiet
+from manyviews.evaluation.represent import EPOCH, embedded_views
 from manyviews.models import Embedder
-from manyviews.views import SimCLRPolicy, plain_views
+from manyviews.views import SimCLRPolicy
 from manyviews.views.keyed import permutation
 
 Images = Tensor | ImageFiles
@@ -22,12 +21,6 @@ WATCHED = 250
 """Instances watched when none are held out."""
 NEIGHBOURS = 1000
 """Training instances among which the watched ones look for their nearest."""
-EPOCH = 2**31 - 1
-"""Of the views of watched instances, which are the same each time: an epoch no training reaches."""
-MOST_PIXELS = 64
-"""Height and width up to which pixels are compared too: a linear probe of more is a large thing."""
-PIECE = 256
-"""Views encoded at once."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +53,8 @@ class Watch:
 
     def __call__(self, model: Embedder) -> dict[str, float]:
         """KNN of representations, and the geometry of the embeddings of views."""
-        with evaluating(model) as like:
-            z = torch.cat([model(views.to(like)).z.float() for views in self._views()])
+        with quiet():
+            _, z = embedded_views(model, self.images, self.watched, self.policy, self.views, self.seed)
             if not z.isfinite().all():
                 raise FloatingPointError("the embeddings of watched instances are not finite")
             found = {
@@ -72,17 +65,10 @@ class Watch:
             }
             if self.labels is None or not len(self.bank):
                 return found
-            size = self.policy.size
-            bank, watched = (
-                representations(model.encoder, self.images, part, size) for part in (self.bank, self.watched)
-            )
-            guess = knn_classify(bank, self.labels[self.bank].to(like.device), watched)
-            return {"knn": (guess == self.labels[self.watched].to(like.device)).double().mean().item(), **found}
-
-    def _views(self) -> Iterator[Tensor]:
-        for index in self.watched.split(max(1, PIECE // self.views)):
-            images = chosen(self.images, index)
-            yield self.policy(images, views=self.views, seed=self.seed, epoch=EPOCH, index=index)
+            bank, known = representations(model.encoder, self.images, self.bank, self.policy.size)
+            watched, asked = representations(model.encoder, self.images, self.watched, self.policy.size)
+            guess = knn_classify(bank, self.labels[known].to(bank.device), watched)
+            return {"knn": (guess.cpu() == self.labels[asked]).double().mean().item(), **found}
 
 
 def collapsed(found: dict[str, float]) -> str | None:
@@ -94,59 +80,3 @@ def collapsed(found: dict[str, float]) -> str | None:
     else:
         return None
     return f"COLLAPSE: {what}. Try a smaller --learning-rate, a smaller --temperature or a larger --batch-size."
-
-
-def compare(encoders: dict[str, nn.Module], data: Dataset, size: int, limit: int | None) -> dict[str, Any] | None:
-    """KNN and linear probe on the test set: of pixels, and of each encoder's representations.
-
-    None without labels or a test set.
-    """
-    train = data["train"]
-    if "test" not in data.splits or train.labels is None or data["test"].labels is None:
-        return None
-    test = data["test"]
-    labels = train.labels[:limit]
-    assert test.labels is not None
-    parts = [(train.images, torch.arange(len(labels))), (test.images, torch.arange(len(test)))]
-    scores: dict[str, dict[str, float]] = {}
-    pixels: dict[str, nn.Module] = {"pixels": nn.Flatten()} if size <= MOST_PIXELS else {}
-    for name, encoder in {**pixels, **encoders}.items():
-        with evaluating(encoder) as like:
-            h, queries = (representations(encoder, images, index, size) for images, index in parts)
-            truth, answers = labels.to(like.device), test.labels.to(like.device)
-            guess = knn_classify(h, truth, queries)
-            scores[name] = {
-                "knn": (guess == answers).double().mean().item(),
-                "linear": linear_probe(h, truth).accuracy(queries, answers),
-            }
-    return {"data": data.name, "train_instances": len(labels), "test_instances": len(test), "scores": scores}
-
-
-def representations(encoder: nn.Module, images: Images, index: Tensor, size: int) -> Tensor:
-    """(n, dim) of images as they are; the next file stands for a broken one."""
-    like = _like(encoder)
-    parts = index.split(PIECE)
-    return torch.cat([encoder(plain_views(chosen(images, part), size).to(like)).float() for part in parts])
-
-
-def chosen(images: Images, index: Tensor) -> Tensor | Sequence[Tensor]:
-    if isinstance(images, Tensor):
-        return images[index.to(images.device)]
-    return [images.whole(int(number))[0] for number in index]
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[Tensor]:
-    """Evaluation mode without gradients, and back again. Gives a tensor of the model's device and precision."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield _like(model)
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def _like(model: nn.Module) -> Tensor:
-    return next(model.parameters(), torch.zeros(()))

@@ -1,7 +1,7 @@
 """Instances -> N views of each: policies, batched image operations, keyed randomness."""
 
 from manyviews.views.batches import ViewBatches, batches, fixed_batch
-from manyviews.views.plain import natural_size, plain_views
+from manyviews.views.plain import natural_size, plain_batches, plain_files, plain_views
 from manyviews.views.policy import MultiCrop, SimCLRPolicy
 from manyviews.views.sheet import contact_sheet, save_png
 
@@ -13,6 +13,8 @@ __all__ = [
     "contact_sheet",
     "fixed_batch",
     "natural_size",
+    "plain_batches",
+    "plain_files",
     "plain_views",
     "save_png",
 ]

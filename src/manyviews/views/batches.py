@@ -99,7 +99,7 @@ class ViewBatches:
             batch_size=None,
             num_workers=self.workers,
             prefetch_factor=8 if self.workers else None,
-            worker_init_fn=_one_thread,
+            worker_init_fn=one_thread,
         )
         instances = iter(loader)
         broken: set[str] = set()
@@ -131,5 +131,5 @@ class _Cropped(torch_data.Dataset[tuple[list[Tensor], int, list[str]]]):
         return [group[0] for group in groups], taken, broken
 
 
-def _one_thread(_: int) -> None:
+def one_thread(_: int) -> None:
     torch.set_num_threads(1)

@@ -1,17 +1,25 @@
-"""The one view without chance: what is embedded when nothing is trained."""
+"""The one view without chance: what is encoded when nothing is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils import data as torch_data
 
-from manyviews.data import ImageFiles
+from manyviews.data import DatasetError, ImageFiles, read_image
 from manyviews.views import crop
+from manyviews.views.batches import one_thread
 
 MARGIN = 7 / 8
 """Share of the shorter side in the central square, as 224 of 256."""
+PIECE = 256
+"""Views of a batch."""
 
 
 def natural_size(images: Tensor | ImageFiles) -> int:
@@ -43,3 +51,56 @@ def _plain(image: Tensor, size: int) -> Tensor:
     side = max(1, round(min(height, width) * MARGIN))
     box = torch.tensor([[(height - side) // 2, (width - side) // 2, side, side]])
     return crop.resized_each(image, box, size, torch.tensor([False]))
+
+
+def plain_batches(
+    images: Tensor | ImageFiles, index: Tensor, size: int, workers: int = 0
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Plain views (B, C, size, size) of the instances in `index`, batch by batch, and which instances they are.
+
+    A file that cannot be read is left out, with a warning; of strict images it is an error.
+    """
+    if isinstance(images, Tensor):
+        for part in index.split(PIECE):
+            yield plain_views(images[part.to(images.device)], size), part
+        return
+    paths = images.paths
+    numbers = iter(index.tolist())
+    for batch in plain_files((str(paths[number]) for number in index.tolist()), size, workers):
+        views, places = [], []
+        for (_, view), number in zip(batch, numbers, strict=False):
+            if isinstance(view, DatasetError):
+                if images.strict:
+                    raise view
+                warnings.warn(f"{view}; it is left out", stacklevel=2)
+            else:
+                views.append(view)
+                places.append(number)
+        if views:
+            yield torch.stack(views).float().div_(255), torch.tensor(places)
+
+
+def plain_files(paths: Iterable[str], size: int, workers: int = 0) -> Iterator[list[tuple[str, Tensor | DatasetError]]]:
+    """Batches of a path and its plain view (3, size, size) uint8, or why there is none; files are read as they come."""
+    loader = torch_data.DataLoader(
+        _PlainFiles(size),
+        sampler=paths,
+        batch_size=None,
+        num_workers=workers,
+        prefetch_factor=16 if workers else None,
+        worker_init_fn=one_thread,
+    )
+    views = iter(loader)
+    while batch := list(islice(views, PIECE)):
+        yield batch
+
+
+@dataclass(frozen=True)
+class _PlainFiles(torch_data.Dataset[tuple[str, Tensor | DatasetError]]):
+    size: int
+
+    def __getitem__(self, path: str) -> tuple[str, Tensor | DatasetError]:
+        try:
+            return path, _plain(read_image(Path(path)), self.size)[0]
+        except DatasetError as error:
+            return path, error

@@ -1,28 +1,53 @@
-"""A contact sheet: instances and their views, as a person sees them."""
+"""A contact sheet: pictures in rows, as a person sees them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 GAP = 4
+LINE = 13
+"""Pixels of a line of writing."""
 
 
-def contact_sheet(images: list[Tensor], views: Tensor, cell: int = 96) -> Image.Image:
-    """Rows of an image (C, H, W) uint8 and its views (B, N, C, H, W) in [0, 1], `cell` pixels each."""
-    rows, count = views.shape[:2]
-    width = (count + 1) * cell + (count + 3) * GAP
-    sheet = torch.full((3, rows * (cell + GAP) + GAP, width), 255, dtype=torch.uint8)
-    for row, (image, own) in enumerate(zip(images, views, strict=True)):
-        top = GAP + row * (cell + GAP)
-        for column, picture in enumerate([image.float() / 255, *own]):
+def contact_sheet(
+    rows: Sequence[Sequence[Tensor]], captions: Sequence[Sequence[str]] | None = None, cell: int = 96
+) -> Image.Image:
+    """Rows of pictures (C, H, W), uint8 or in [0, 1], `cell` pixels each; the first of a row stands apart.
+
+    A caption is written under its picture, a line for each of its lines, cut to its width.
+
+    Example:
+        >>> contact_sheet([[torch.zeros(3, 8, 8), torch.ones(3, 8, 8)]], cell=16).size
+        (48, 24)
+    """
+    lines = max((text.count("\n") + 1 for row in captions or () for text in row), default=0)
+    height, columns = cell + lines * LINE + GAP, max(len(row) for row in rows)
+    sheet = Image.new("RGB", (columns * (cell + GAP) + 2 * GAP, len(rows) * height + GAP), "white")
+    for number, row in enumerate(rows):
+        top = GAP + number * height
+        for column, picture in enumerate(row):
             left = GAP + column * (cell + GAP) + (GAP if column else 0)
-            sheet[:, top : top + cell, left : left + cell] = _fitted(picture, cell)
-    return Image.fromarray(sheet.permute(1, 2, 0).contiguous().numpy())
+            shown = picture.float() / 255 if picture.dtype == torch.uint8 else picture
+            sheet.paste(Image.fromarray(_fitted(shown, cell).permute(1, 2, 0).contiguous().numpy()), (left, top))
+            if captions:
+                _write(sheet, captions[number][column], left, top + cell, cell)
+    return sheet
+
+
+def _write(sheet: Image.Image, text: str, left: int, top: int, width: int) -> None:
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(LINE - 3)
+    for number, line in enumerate(text.split("\n")):
+        shown = line
+        # Of a name that is too long the end is kept: it tells files apart.
+        while len(shown) > 2 and draw.textlength(shown, font) > width:
+            shown = "…" + shown[2:]
+        draw.text((left, top + number * LINE), shown, "black", font)
 
 
 def _fitted(picture: Tensor, cell: int) -> Tensor:

@@ -1,0 +1,77 @@
+"""`manyviews train`."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from manyviews.cli.app import first_rank
+from manyviews.cli.evaluate import show_scores
+
+if TYPE_CHECKING:
+    from manyviews.training import Run
+
+_TRAIN = "Train an encoder: without flags, on the photos in the package, in about a minute and a half."
+
+
+def train_command(arguments: list[str]) -> Callable[..., None]:
+    """The command whose flags have the defaults of the recipe, or of the run, that the arguments name."""
+    if arguments[:1] != ["train"]:
+        return _described(lambda: None)  # for the list of commands: a config takes seconds to import
+
+    from manyviews.training import Config, Run, get_recipe, recipe_for, train
+
+    names = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("--recipe", "--resume", "--data"):
+        names.add_argument(name, nargs="?")  # without a value, the flags themselves complain
+    given = names.parse_known_args(arguments)[0]
+    if given.resume and given.recipe:
+        raise ValueError("a resumed run has its recipe: leave --recipe out")
+    if given.resume:
+        default = Run.open(given.resume).config
+    else:
+        default = get_recipe(given.recipe) if given.recipe else recipe_for(given.data or "photos")
+
+    def command(
+        config: Annotated[Config, tyro.conf.arg(name="")] = default,
+        recipe: str | None = None,  # noqa: ARG001 (read above)
+        output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+        resume: Path | None = None,
+        overwrite: bool = False,
+        print_config: bool = False,
+    ) -> None:
+        """Train an encoder.
+
+        Args:
+            config: what to train.
+            recipe: photos, cifar10, cifar100, imagenet100, imagenet1k, or a .yaml file; that of the data's name, or
+                photos, if not given. Flags change it.
+            output: the run's directory; runs/DATA-OBJECTIVE-VIEWS if not given.
+            resume: the directory of a run to go on with; flags may change what does not change its result.
+            overwrite: replace a run that is there.
+            print_config: print the config and train nothing.
+        """
+        if print_config:
+            config.check()
+            print(config.to_yaml(), end="")
+            return
+        show_run(train(config, output=output, resume=resume, overwrite=overwrite))
+
+    return _described(command)
+
+
+def _described(command: Callable[..., None]) -> Callable[..., None]:
+    command.__doc__ = (command.__doc__ or _TRAIN).replace("Train an encoder.", _TRAIN)
+    return command
+
+
+def show_run(run: "Run") -> None:
+    """A table of what was learned, on the first rank."""
+    if not first_rank():
+        return
+    print(f"{run.path} is finished")
+    found = run.evaluation
+    if found is not None:
+        show_scores(found)

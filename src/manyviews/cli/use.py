@@ -1,0 +1,151 @@
+"""`manyviews embed`, `manyviews neighbours` and `manyviews export`: what to do next with an encoder."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from manyviews.cli.app import app, complain
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+
+class _LeftOut:
+    """Names each file that is left out, and counts them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, line: str) -> None:
+        self.count += 1
+        complain(f"left out: {line}")
+
+    def __str__(self) -> str:
+        return f"; {self.count:,} {'file' if self.count == 1 else 'files'} left out" if self.count else ""
+
+
+@app.command
+def embed(
+    run: Annotated[Path, tyro.conf.Positional],
+    images: Annotated[str, tyro.conf.Positional],
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    workers: int = 2,
+    device: Device = "auto",
+    follow_links: bool = False,
+) -> None:
+    """Write the representations of images, and their ids, to a file.
+
+    Args:
+        run: the directory of a finished run, or a .safetensors file of `manyviews export`.
+        images: a folder of images, an image, photos, digits, cifar10, cifar100, or a .npz or .npy file of images.
+        output: a .npz (ids and vectors), .npy (vectors; ids in a .csv beside it), .csv or .parquet file.
+        workers: processes that read images from disk.
+        device: auto takes a GPU if there is one.
+        follow_links: take images behind links that lead out of the folder.
+    """
+    from manyviews.export import Pictures, check_ending, ids_beside, vector_file
+    from manyviews.training import device_of, load_encoder
+
+    check_ending(output)
+    encoder = load_encoder(run).to(device_of(device))
+    count, left_out = 0, _LeftOut()
+    with vector_file(output, encoder.dim) as add:
+        for names, vectors in Pictures.of(images, follow_links).encoded(encoder, left_out, workers):
+            add(names, vectors)
+            count += len(names)
+    beside = f", ids in {ids_beside(output)}" if output.suffix.lower() == ".npy" else ""
+    print(f"{output}: {count:,} vectors of {encoder.dim} dimensions{beside}{left_out}")
+
+
+@app.command
+def neighbours(
+    run: Annotated[Path, tyro.conf.Positional],
+    images: Annotated[str, tyro.conf.Positional],
+    query: tuple[str, ...],
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("neighbours.png"),
+    count: int = 8,
+    workers: int = 2,
+    device: Device = "auto",
+    follow_links: bool = False,
+) -> None:
+    """Draw the images that are most like some others, by the cosine of their representations.
+
+    Args:
+        run: the directory of a finished run, or a .safetensors file of `manyviews export`.
+        images: where to search: a folder of images, photos, digits, cifar10, cifar100, or a .npz or .npy file.
+        query: files, or ids of images that are searched (`test/7` in a data set); a row of the sheet for each.
+        output: the PNG to write.
+        count: of neighbours.
+        workers: processes that read images from disk.
+        device: auto takes a GPU if there is one.
+        follow_links: take images behind links that lead out of the folder.
+    """
+    from manyviews.export import Pictures, nearest, query_of
+    from manyviews.training import device_of, load_encoder
+    from manyviews.views import contact_sheet, save_png
+
+    if output.suffix.lower() != ".png":
+        raise ValueError(f"the sheet is a PNG: name it so, not {output}")
+    if not query:
+        raise ValueError("name a --query: a file, or the id of an image")
+    encoder = load_encoder(run).to(device_of(device))
+    pictures, left_out = Pictures.of(images, follow_links), _LeftOut()
+    queries = [query_of(name, pictures) for name in dict.fromkeys(query)]
+    found = nearest(encoder, queries, pictures, left_out, count=count, workers=workers)
+    rows, captions = [], []
+    for one in queries:
+        near = found[one.name]
+        rows.append([one.image, *(pictures[name] for name, _ in near)])
+        captions.append([f"{one.name}\nquery", *(f"{name}\n{cosine:.3f}" for name, cosine in near)])
+        print(f"{one.name}: " + ", ".join(f"{name} ({cosine:.3f})" for name, cosine in near))
+    save_png(contact_sheet(rows, captions, cell=112), output)
+    print(f"{output}: the nearest of {images} to {len(rows)} {'query' if len(rows) == 1 else 'queries'}{left_out}")
+
+
+@app.command(name="export")
+def export_run(
+    run: Annotated[Path, tyro.conf.Positional],
+    to: Literal["safetensors", "torchvision", "onnx"],
+    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+) -> None:
+    """Write a run's encoder for other programs.
+
+    Args:
+        run: the directory of a finished run.
+        to: safetensors (weights that say of which encoder they are; `load_encoder` reads it), torchvision (a .pth file
+            with the names of its ResNets) or onnx (checked against onnxruntime).
+        output: the file to write; in the run's directory if not given.
+    """
+    import io
+
+    import torch
+
+    from manyviews.export import onnx_file, torchvision_state
+    from manyviews.models.saved import file_of, read_encoder
+    from manyviews.training import Run
+    from manyviews.training.files import write_atomically
+
+    opened = Run.open(run)
+    path = opened.path / _FILES[to] if output is None else output
+    encoder, about = read_encoder(opened.encoder_file)
+    told = ""
+    if to == "safetensors":
+        content = file_of(encoder, about)
+        told = f"encoder = manyviews.load_encoder({str(path)!r})"
+    elif to == "torchvision":
+        weights, told = torchvision_state(encoder, about)
+        buffer = io.BytesIO()
+        torch.save(weights, buffer)
+        content = buffer.getvalue()
+        told = f"weights = torch.load({str(path)!r}, weights_only=True)\n{told}"
+    else:
+        content = onnx_file(opened.encoder)
+        told = (
+            f"session = onnxruntime.InferenceSession({str(path)!r})\n"
+            f'(h,) = session.run(None, {{"images": images}})  # float32 (any, 3, {about.size}, {about.size})'
+        )
+    write_atomically(path, content)
+    print(f"{path}: {about.encoder} for images of {about.size} x {about.size}, RGB in [0, 1], not normalised\n\n{told}")
+
+
+_FILES = {"safetensors": "encoder.safetensors", "torchvision": "encoder-torchvision.pth", "onnx": "encoder.onnx"}

@@ -1,0 +1,65 @@
+"""`manyviews views`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from manyviews.cli.app import app
+
+
+@app.command(name="views")
+def draw_views(
+    data: str = "photos",
+    views: int = 4,
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("views.png"),
+    instances: int = 8,
+    size: int | None = None,
+    strength: float | None = None,
+    blur: float | None = None,
+    seed: int = 0,
+    epoch: int = 0,
+    classes: Path | None = None,
+    strict: bool = False,
+    follow_links: bool = False,
+) -> None:
+    """Draw instances and their views on a sheet, so that you see what the model sees.
+
+    Args:
+        data: photos, digits, cifar10, cifar100, or a path: a folder of images, a .npz or .npy file.
+        views: how many views of each instance.
+        output: the PNG to write.
+        instances: how many instances, drawn by the seed.
+        size: height and width of a view; the images' own, at most 224, if not given.
+        strength: of the colour jitter; 0.5 for small images and 1 for large ones if not given.
+        blur: probability of a blur; 0 for small images and 0.5 for large ones if not given.
+        seed: of the views.
+        epoch: of the views: each has its own.
+        classes: a text file that names the classes (subfolders) to take, one a line.
+        strict: a broken image is an error, instead of being named and left out.
+        follow_links: take images behind links that lead out of the folder.
+    """
+    import torch
+
+    from manyviews.data import load_dataset
+    from manyviews.views import SimCLRPolicy, contact_sheet, natural_size, save_png
+    from manyviews.views.keyed import permutation
+
+    if views < 1 or instances < 1:
+        raise ValueError(f"views and instances must be >= 1, got {views} and {instances}")
+    if output.suffix.lower() != ".png":
+        raise ValueError(f"the sheet is a PNG: name it so, not {output}")
+    images = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)["train"].images
+    index = permutation(len(images), seed)[:instances]
+    chosen = [images[int(i)] for i in index]
+    side = natural_size(images) if size is None else size
+    large = side > 64
+    policy = SimCLRPolicy(
+        side,
+        strength=(1.0 if large else 0.5) if strength is None else strength,
+        blur=(0.5 if large else 0.0) if blur is None else blur,
+    )
+    same = len({image.shape for image in chosen}) == 1
+    drawn = policy(torch.stack(chosen) if same else chosen, views=views, seed=seed, epoch=epoch, index=index)
+    save_png(contact_sheet([[image, *own] for image, own in zip(chosen, drawn, strict=True)]), output)
+    print(f"{output}: {len(chosen)} instances of {data}, each with {views} views of {side} x {side}")

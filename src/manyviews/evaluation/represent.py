@@ -1,0 +1,121 @@
+"""Images -> representations h and embeddings z of a model that is not trained meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyviews.data import ImageFiles
+from manyviews.evaluation import geometry
+from manyviews.evaluation.probe import Fresh
+from manyviews.evaluation.progress import tracked
+from manyviews.models import Embedder
+from manyviews.views import SimCLRPolicy, ViewBatches, plain_batches
+
+Images = Tensor | ImageFiles
+
+PIECE = 256
+"""Views encoded at once."""
+EPOCH = 2**31 - 1
+"""Of the views that are looked at, which are the same each time: an epoch no training reaches."""
+
+
+def representations(
+    encoder: nn.Module, images: Images, index: Tensor, size: int, workers: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Representations (n, dim) of images as they are, and which instances they are: those that can be read.
+
+    Example:
+        >>> images = torch.zeros(10, 3, 4, 4, dtype=torch.uint8)
+        >>> h, index = representations(nn.Flatten(), images, torch.arange(6), size=4)
+        >>> h.shape, index
+        (torch.Size([6, 48]), tensor([0, 1, 2, 3, 4, 5]))
+    """
+    found, places = [], []
+    with evaluating(encoder) as like:
+        batches = plain_batches(images, index, size, workers)
+        for views, place in tracked(batches, "encoding images", len(index), lambda batch: len(batch[1])):
+            found.append(encoder(views.to(like)).float())
+            places.append(place)
+    if not found:
+        raise ValueError(f"none of {len(index)} images can be read")
+    return torch.cat(found), torch.cat(places)
+
+
+def embedded_views(
+    embedder: Embedder, images: Images, index: Tensor, policy: SimCLRPolicy, views: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """H (M, N, dim) and z (M, N, d) of views of the instances in `index`; the next file stands for a broken one."""
+    h: list[Tensor] = []
+    z: list[Tensor] = []
+    parts = index.split(max(1, PIECE // views))
+    with evaluating(embedder) as like:
+        for part in tracked(parts, "embedding views", len(index), len):
+            drawn = policy(chosen(images, part), views=views, seed=seed, epoch=EPOCH, index=part)
+            for rows, new in zip((h, z), embedder(drawn.to(like)), strict=True):
+                rows.append(new.float())
+    return torch.cat(h), torch.cat(z)
+
+
+def augmented(encoder: nn.Module, images: Images, size: int, seed: int = 0, workers: int = 0) -> Fresh:
+    """For `linear_probe`: in each epoch the representations of other crops, half of them mirrored.
+
+    Example:
+        >>> images = torch.randint(256, (8, 3, 4, 4), dtype=torch.uint8)
+        >>> fresh = augmented(nn.Flatten(), images, size=4)
+        >>> for h, index in fresh(0, [torch.tensor([0, 1, 2])]):
+        ...     print(tuple(h.shape), index)
+        (3, 48) tensor([0, 1, 2])
+    """
+    policy = SimCLRPolicy(size, strength=0, jitter=0, grey=0)
+
+    def fresh(epoch: int, batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        device = next((weight.device for weight in encoder.parameters()), None)
+        for views, index in ViewBatches(images, policy, 1, seed, workers, device)(epoch, list(batches)):
+            assert isinstance(views, Tensor)
+            with evaluating(encoder) as like:
+                h = encoder(views[:, 0].to(like)).float()
+            yield h, index
+
+    return fresh
+
+
+def shape_of(z: Tensor) -> dict[str, Any]:
+    """The geometry of embeddings (M, N, d), as numbers to write down.
+
+    Example:
+        >>> shape_of(torch.eye(4)[:, None].expand(4, 2, 4))["alignment"]
+        0.0
+    """
+    return {
+        "alignment": geometry.alignment(z).item(),
+        "uniformity": geometry.uniformity(z).item(),
+        "wasserstein": geometry.wasserstein_uniformity(z).item(),
+        "rank": geometry.numerical_rank(z),
+        "rankme": geometry.rankme(z).item(),
+        "dimensions": z.shape[2],
+        "spectrum": geometry.spectrum(z).tolist(),
+    }
+
+
+def chosen(images: Images, index: Tensor) -> Tensor | Sequence[Tensor]:
+    if isinstance(images, Tensor):
+        return images[index.to(images.device)]
+    return [images.whole(int(number))[0] for number in index]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[Tensor]:
+    """Evaluation mode without gradients, and back again. Gives a tensor of the model's device and precision."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield next(model.parameters(), torch.zeros(()))
+    finally:
+        for module, mode in modes:
+            module.training = mode

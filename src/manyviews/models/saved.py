@@ -1,0 +1,163 @@
+"""Encoders in files: safetensors whose header says which encoder the weights are of, and what it is given.
+
+Nothing in such a file is executed, whoever made it.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from manyviews.data import DatasetError, pixels, read_image
+from manyviews.models.encoders import get_encoder, representation_dim
+from manyviews.views import plain_views
+
+KEY = "manyviews"
+"""Of the description in a file's header."""
+OPTIONS: Mapping[str, type] = {"stem": str, "width": float}
+"""What a file may say of an encoder besides its name: no option of another package's is passed on."""
+MOST_PIXELS = 4096
+"""Of a side of an encoder's images."""
+
+Picture = Tensor | Image.Image | str | Path
+
+
+class EncoderError(ValueError):
+    """A file that holds no encoder, or one of another architecture."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """How to build an encoder, and what it is given: RGB images of `size` x `size` in [0, 1], not normalised."""
+
+    encoder: str
+    options: dict[str, Any]
+    size: int
+
+
+class ImageEncoder(nn.Module):
+    """An encoder and what is done to an image before: images of any size become representations (B, dim).
+
+    It takes uint8 images (B, C, H, W), floats in [0, 1] of its own size, or a sequence of files, PIL pictures and uint8
+    images (C, H, W). Of an image of another size the central square is resized, as when a run is evaluated.
+
+    Example:
+        >>> encoder = ImageEncoder(get_encoder("resnet-small"), size=32)
+        >>> encoder(torch.zeros(5, 3, 100, 80, dtype=torch.uint8)).shape
+        torch.Size([5, 192])
+    """
+
+    def __init__(self, encoder: nn.Module, size: int) -> None:
+        super().__init__()
+        self.encoder, self.size = encoder, size
+        self.dim = representation_dim(encoder, torch.zeros(1, 3, size, size))
+        self.eval().requires_grad_(False)
+
+    def forward(self, images: Tensor | Sequence[Picture]) -> Tensor:
+        like = next(self.encoder.parameters(), torch.zeros(()))
+        return self.encoder(self._views(images).to(like))
+
+    def _views(self, images: Tensor | Sequence[Picture]) -> Tensor:
+        if not isinstance(images, Tensor):
+            if isinstance(images, (str, Path)) or not isinstance(images, Sequence) or not len(images):
+                raise ValueError(f"images must be a tensor or a list of images, got {images!r}")
+            return plain_views([_opened(image).expand(3, -1, -1) for image in images], self.size)
+        if images.dim() != 4 or images.shape[1] not in (1, 3):
+            raise ValueError(f"images must be (B, 1 or 3, height, width), got {tuple(images.shape)}")
+        if images.dtype == torch.uint8:
+            return plain_views(images, self.size)
+        if not images.is_floating_point() or images.shape[2:] != (self.size, self.size):
+            raise ValueError(
+                f"images must be uint8 of any size, or floats in [0, 1] of {self.size} x {self.size}, "
+                f"got {images.dtype} {tuple(images.shape)}"
+            )
+        return images
+
+
+def _opened(image: Picture) -> Tensor:
+    if isinstance(image, (str, Path)):
+        if not Path(image).is_file():
+            raise DatasetError(f"there is no file {image}")
+        return read_image(Path(image))
+    if isinstance(image, Image.Image):
+        return pixels(image)
+    if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] not in (1, 3):
+        what = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
+        raise ValueError(f"an image must be a file, a PIL picture or uint8 (1 or 3, height, width), got {what}")
+    return image
+
+
+def file_of(module: nn.Module, about: Description | None = None) -> bytes:
+    """The content of a file for `read_encoder`, or, without a description, for `fill`."""
+    from safetensors.torch import save
+
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    return save(state, None if about is None else {KEY: json.dumps(asdict(about))})
+
+
+def read_encoder(path: Path) -> tuple[nn.Module, Description]:
+    """The encoder in a file, and its description.
+
+    Raises:
+        EncoderError: the file is damaged, or its weights are of another architecture than it says.
+    """
+    about = _described(path)
+    try:
+        encoder = get_encoder(about.encoder, **about.options)
+    except (ValueError, TypeError) as error:
+        raise EncoderError(f"{path}: {error}") from error
+    fill(encoder, path, about.encoder)
+    return encoder, about
+
+
+def fill(module: nn.Module, path: Path, what: str) -> None:
+    """Load the weights in a file, all of them and no others, or say how they do not fit."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise EncoderError(f"cannot read {path}: {error}") from error
+    wanted = module.state_dict()
+    wrong = [f"it has no {name}" for name in wanted if name not in found]
+    wrong += [f"it has {name}" for name in found if name not in wanted]
+    wrong += [
+        f"its {name} is {tuple(found[name].shape)}, not {tuple(tensor.shape)}"
+        for name, tensor in wanted.items()
+        if name in found and found[name].shape != tensor.shape
+    ]
+    if wrong:
+        some = ", ".join(wrong[:3]) + (f", and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise EncoderError(f"{path} holds the weights of another architecture than {what}: {some}")
+    module.load_state_dict(found)
+
+
+def _described(path: Path) -> Description:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(KEY)
+    except (OSError, SafetensorError) as error:
+        raise EncoderError(f"cannot read {path}: {error}") from error
+    if text is None:
+        raise EncoderError(f"{path} does not say which encoder it holds: only files that manyviews wrote do")
+    try:
+        said = json.loads(text)
+        options = {name: OPTIONS[name](value) for name, value in said["options"].items()}
+        about = Description(said["encoder"], options, operator.index(said["size"]))
+        if not re.fullmatch(r"((timm|torchvision):)?[\w.-]+", about.encoder) or not 1 <= about.size <= MOST_PIXELS:
+            raise ValueError(f"encoder {about.encoder!r} for images of {about.size} x {about.size}")
+        return about
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise EncoderError(f"{path} describes its encoder in a way that cannot be read: {error!r}") from error

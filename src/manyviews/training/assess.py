@@ -1,0 +1,219 @@
+"""What a run is worth: kNN, linear probe and geometry, beside pixels and the encoder before it was trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyviews.data import Dataset, ImageFiles, load_dataset
+from manyviews.evaluation import PAPER, augmented, few_labels, knn_classify, linear_probe, representations
+from manyviews.evaluation.probe import HELD_OUT, Method, Settings
+from manyviews.evaluation.represent import EPOCH, embedded_views, shape_of
+from manyviews.models import Embedder
+from manyviews.training.config import Config, ConfigError, Device
+from manyviews.training.run import EVALUATION, Run
+from manyviews.training.setup import LARGE, built, device_of, policy_of, threads
+from manyviews.views.keyed import permutation
+
+Images = Tensor | ImageFiles
+
+MOST_INSTANCES = 10_000
+"""Whose geometry is looked at."""
+DRAWS = 3
+"""Of few labels."""
+
+
+@dataclass(frozen=True)
+class How:
+    """How to evaluate."""
+
+    probe: Method = "lbfgs"
+    """lbfgs finds the minimum, with a penalty chosen on a part of the training set; sgd is the paper's."""
+    augment: bool = False
+    """The sgd probe encodes other crops, half of them mirrored, in each epoch: slow."""
+    learning_rate: float | None = None
+    """Of the sgd probe; the paper's for the data if not given."""
+    epochs: int | None = None
+    """Of the sgd probe; the paper's for the data if not given."""
+    few: tuple[float, ...] = (0.01, 0.1)
+    """Shares of the labels with which the probe is fitted too (by lbfgs, three draws of each)."""
+    baselines: bool = True
+    """Compare with pixels, where images are small, and with the encoder before it was trained."""
+    workers: int = 2
+    """Processes that read images from disk."""
+
+    def check(self) -> None:
+        if self.probe == "lbfgs" and (self.augment or self.learning_rate is not None or self.epochs is not None):
+            raise ConfigError("augment, learning_rate and epochs are for the probe sgd, and the probe is lbfgs")
+        for share in self.few:
+            if not 0 < share < 1:
+                raise ConfigError(f"few holds shares of the labels between 0 and 1, got {share}")
+
+    def settings(self, data: Dataset, size: int) -> Settings:
+        """Of the sgd probe."""
+        like = "cifar10" if size <= LARGE else "imagenet100" if len(data.classes) < 1000 else "imagenet1k"
+        paper = PAPER.get(data.name, PAPER[like])
+        return {
+            "learning_rate": paper["learning_rate"] if self.learning_rate is None else self.learning_rate,
+            "epochs": paper["epochs"] if self.epochs is None else self.epochs,
+        }
+
+
+def evaluate(
+    run: Run | str | Path, *, data: str | Path | None = None, how: How | None = None, device: Device = "auto"
+) -> dict[str, Any]:
+    """Evaluate a finished run, on its own data or on other data, and write it into the run's directory.
+
+    Args:
+        run: a run, or its directory.
+        data: other data, for transfer, as `load_dataset` takes it.
+        how: which probe, how many labels, compared with what.
+        device: auto takes a GPU if there is one.
+
+    Returns:
+        `scores` (kNN and probe of each representation; None without labels, and `why` says so), `geometry` of
+        representations and embeddings of views, and on how many instances. `evaluation.json` holds the same, or
+        `evaluation-DATA.json` for other data.
+
+    Raises:
+        ValueError: there is no such run, or it is not finished, or the data is not what it should be.
+
+    Example:
+        >>> import manyviews as mv
+        >>> mv.evaluate("runs/demo")["scores"]["trained encoder"]["linear"]  # doctest: +SKIP
+        0.444
+    """
+    how = How() if how is None else how
+    how.check()
+    run = run if isinstance(run, Run) else Run.open(run)
+    embedder, config = run.embedder, run.config
+    if data is None:
+        dataset = load_dataset(
+            config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
+        )
+        file = EVALUATION
+    else:
+        config = dataclasses.replace(config, limit=None)
+        dataset = load_dataset(data, strict=config.strict, follow_links=config.follow_links)
+        file = f"evaluation-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset.name)}.json"
+    with threads(config):
+        found = evaluated(embedder.to(device_of(device)), dataset, config, how)
+    run.write_evaluation(found, file)
+    return found
+
+
+def evaluated(embedder: Embedder, data: Dataset, config: Config, how: How) -> dict[str, Any]:
+    """What `evaluate` finds, of a model in memory."""
+    assert config.size is not None
+    split = next((name for name in ("test", "valid") if name in data.splits), "train")
+    tests = _Part.of(data, split, config.limit if split == "train" else None)
+    found: dict[str, Any] = {"data": data.name, "split": split, "scores": None}
+    parts = _labelled(data, tests, config)
+    if isinstance(parts, str):
+        found["why"] = parts
+    else:
+        encoders: dict[str, nn.Module] = {}
+        if how.baselines and config.size <= LARGE:
+            encoders["pixels"] = nn.Flatten()
+        if how.baselines:
+            encoders["untrained encoder"] = built(config)[0].encoder.to(next(embedder.parameters()).device)
+        encoders["trained encoder"] = embedder.encoder
+        settings = how.settings(data, config.size)
+        found |= {
+            "held_out": split == "train",
+            "train_instances": len(parts[0].index),
+            "test_instances": len(parts[1].index),
+            "probe": {"method": "sgd", "augment": how.augment, **settings}
+            if how.probe == "sgd"
+            else {"method": "lbfgs"},
+            "scores": {
+                name: _scores(encoder, *parts, config.size, len(data.classes), settings, how)
+                for name, encoder in encoders.items()
+            },
+        }
+    found["geometry"] = _geometry(embedder, tests, config)
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Instances of a split, and their labels by the same numbers."""
+
+    images: Images
+    index: Tensor
+    labels: Tensor | None
+
+    @classmethod
+    def of(cls, data: Dataset, split: str, limit: int | None) -> _Part:
+        found = data[split]
+        return cls(found.images, torch.arange(min(len(found), limit or len(found))), found.labels)
+
+
+def _labelled(data: Dataset, tests: _Part, config: Config) -> tuple[_Part, _Part] | str:
+    """Labelled instances to learn from and to be tested on, or why there are none."""
+    train = _Part.of(data, "train", config.limit)
+    if train.labels is None:
+        return f"{data.name} has no labels: no kNN and no linear probe"
+    if tests.labels is None:
+        return f"{data.name} has no labels in its test set: no kNN and no linear probe"
+    if tests.images is not train.images:
+        return train, tests
+    # No test set: a part of the instances stands for one. The encoder may have seen them, but not their labels.
+    order = permutation(len(train.index), config.seed, EPOCH)
+    count = len(order) // HELD_OUT
+    if not count:
+        return f"{data.name} has no test set, and {len(order)} instances are too few to make one"
+    apart = order[:count].sort().values, order[count:].sort().values
+    return dataclasses.replace(train, index=apart[1]), dataclasses.replace(train, index=apart[0])
+
+
+def _scores(
+    encoder: nn.Module, train: _Part, test: _Part, size: int, classes: int, settings: Settings, how: How
+) -> dict[str, Any]:
+    assert train.labels is not None
+    assert test.labels is not None
+    h, kept = representations(encoder, train.images, train.index, size, how.workers)
+    queries, asked = representations(encoder, test.images, test.index, size, how.workers)
+    if not (h.isfinite().all() and queries.isfinite().all()):
+        raise ValueError("representations are not finite: the encoder is of no use")
+    labels, answers = train.labels[kept].to(h.device), test.labels[asked].to(h.device)
+    guess = knn_classify(h, labels, queries, classes=classes)
+    if how.probe == "sgd":
+        fresh = augmented(encoder, _subset(train.images, kept), size, workers=how.workers) if how.augment else None
+        probe = linear_probe(h, labels, classes=classes, method="sgd", fresh=fresh, **settings)
+    else:
+        probe = linear_probe(h, labels, classes=classes)
+    few = {}
+    for share in how.few:
+        draws = [few_labels(labels, share, seed) for seed in range(DRAWS)]
+        if len(draws[0]) >= HELD_OUT:
+            probes = [linear_probe(h[index], labels[index], classes=classes) for index in draws]
+            few[f"{share:.4g}"] = {
+                "labels": len(draws[0]),
+                "linear": [one.accuracy(queries, answers) for one in probes],
+            }
+    knn = (guess == answers).double().mean().item()
+    return {"knn": knn, "linear": probe.accuracy(queries, answers), "few": few}
+
+
+def _subset(images: Images, index: Tensor) -> Images:
+    if isinstance(images, Tensor):
+        return images[index]
+    return dataclasses.replace(images, paths=tuple(images.paths[number] for number in index.tolist()))
+
+
+def _geometry(embedder: Embedder, part: _Part, config: Config) -> dict[str, Any] | None:
+    """Of views drawn as in training; None of a single instance."""
+    if len(part.index) < 2:
+        return None
+    index = part.index[permutation(len(part.index), config.seed, EPOCH)[:MOST_INSTANCES]]
+    h, z = embedded_views(embedder, part.images, index, policy_of(config), config.views, config.seed)
+    if not (h.isfinite().all() and z.isfinite().all()):
+        raise ValueError("embeddings are not finite: the encoder is of no use")
+    return {"instances": len(index), "views": config.views, "h": shape_of(h), "z": shape_of(z)}
