@@ -39,6 +39,7 @@ bench: $(READY) ## Measure speed and memory, as ratios
 	$(BIN)/python -m benchmarks.losses
 	$(BIN)/python -m benchmarks.views
 	$(BIN)/python -m benchmarks.training
+	$(BIN)/python -m benchmarks.evaluation
 
 clean: ## Remove what the commands above made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

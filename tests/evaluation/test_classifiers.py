@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, QuantileRegressor
 
-from manyviews.evaluation import knn_classify, linear_probe, linear_regression_probe
+from manyviews.evaluation import few_labels, knn_classify, linear_probe, linear_regression_probe
 from manyviews.evaluation.probe import STRENGTHS
 
 
@@ -82,6 +82,56 @@ def test_sgd_comes_to_the_unpenalised_minimum_and_repeats() -> None:
     assert not torch.equal(probe.weight, linear_probe(x, y, method="sgd", epochs=60, batch_size=32, seed=1).weight)
 
 
+def autograd_probe(x: torch.Tensor, y: torch.Tensor, classes: int, epochs: int, rate: float) -> torch.Tensor:
+    """The slow twin: torch's layer, loss, optimiser and schedule."""
+    layer = torch.nn.Linear(x.shape[1], classes)
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.zeros_(layer.bias)
+    solver = torch.optim.SGD(layer.parameters(), lr=rate, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(solver, epochs)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(epochs):
+        for index in torch.randperm(len(x), generator=generator).split(32):
+            solver.zero_grad()
+            torch.nn.functional.cross_entropy(layer(x[index]), y[index]).backward()
+            solver.step()
+        schedule.step()
+    return torch.cat([layer.weight, layer.bias[:, None]], 1).detach()
+
+
+def test_sgd_is_torchs_sgd() -> None:
+    x, y = blobs(100)
+    probe = linear_probe(x, y, method="sgd", epochs=7, batch_size=32, learning_rate=0.3)
+    found = torch.cat([probe.weight, probe.bias[:, None]], 1)
+    torch.testing.assert_close(found, autograd_probe(x, y, 4, 7, 0.3), atol=1e-5, rtol=1e-4)
+
+
+def test_fresh_representations_are_what_is_learned_from() -> None:
+    (x, y), asked = blobs(100), []
+
+    def fresh(epoch: int, batches: list[torch.Tensor]) -> object:
+        asked.append((epoch, sum(map(len, batches))))
+        return ((x[index], index) for index in batches)
+
+    probe = linear_probe(torch.full_like(x, torch.nan), y, method="sgd", epochs=5, fresh=fresh)
+    assert torch.equal(probe.weight, linear_probe(x, y, method="sgd", epochs=5).weight)
+    assert asked == [(epoch, 100) for epoch in range(5)]
+    with pytest.raises(ValueError, match="for the method sgd"):
+        linear_probe(x, y, fresh=fresh)
+
+
+def test_few_labels_are_the_same_share_of_each_class_and_at_least_one() -> None:
+    labels = torch.cat([torch.full((250,), 0), torch.full((250,), 1), torch.full((3,), 5)])
+    labels = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    index = few_labels(labels, 0.01)
+    assert len(index.unique()) == len(index)
+    assert torch.equal(labels[index].bincount(), torch.tensor([2, 2, 0, 0, 0, 1]))
+    assert len(few_labels(torch.arange(10).repeat_interleave(250), 0.01)) == 25
+    assert torch.equal(index, few_labels(labels, 0.01))
+    assert not torch.equal(index, few_labels(labels, 0.01, seed=1))
+    assert torch.equal(few_labels(labels, 1.0), torch.arange(len(labels)))
+
+
 def test_regression_finds_the_least_absolute_error() -> None:
     generator = torch.Generator().manual_seed(0)
     x = 5 + 3 * torch.randn(300, 4, generator=generator)
@@ -121,6 +171,8 @@ def test_probe_repeats_to_the_bit() -> None:
         (lambda x, y: linear_probe(x, y, method="adam"), "method must be lbfgs or sgd"),
         (lambda x, y: linear_probe(x, y, method="sgd", epochs=0), "epochs, batch_size and learning_rate must be > 0"),
         (lambda x, y: linear_regression_probe(x, y[:2]), "with n targets"),
+        (lambda x, y: linear_probe(x, y).accuracy(x, y + 2), "labels must be whole numbers 0 to 3, got 2 to 5"),
+        (lambda x, y: few_labels(y, 0.0), "share must lie between 0 and 1"),
     ],
 )
 def test_a_mistake_is_named(call: object, message: str) -> None:

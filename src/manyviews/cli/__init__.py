@@ -2,17 +2,34 @@
 
 import sys
 import warnings
+from collections.abc import Callable
 
-from manyviews.cli import evaluate, losses, use, views  # noqa: F401 (each registers its commands)
-from manyviews.cli.app import app, complain
+import tyro
+
+from manyviews.cli.evaluate import evaluate_run
+from manyviews.cli.losses import losses
+from manyviews.cli.said import complain
 from manyviews.cli.train import train_command
+from manyviews.cli.use import embed, export_run, neighbours
+from manyviews.cli.views import draw_views
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "evaluate": evaluate_run,
+    "embed": embed,
+    "neighbours": neighbours,
+    "export": export_run,
+    "views": draw_views,
+    "losses": losses,
+}
 
 
 def main() -> None:
     """Run a command; a mistake of the user's is one line, not a traceback, and so is a warning."""
     warnings.showwarning = lambda message, *_: complain(message)
     try:
-        app.command(name="train")(train_command(sys.argv[1:]))
+        app = tyro.extras.SubcommandApp()
+        for name, command in {"train": train_command(sys.argv[1:]), **COMMANDS}.items():
+            app.command(name=name)(command)
         app.cli(prog="manyviews", description="Contrastive learning from any number of views.")
     except (ValueError, OSError) as error:
         complain(error)

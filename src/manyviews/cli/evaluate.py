@@ -6,12 +6,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from manyviews.cli.app import app
 
-
-@app.command(name="evaluate")
 def evaluate_run(
-    run: Annotated[Path, tyro.conf.Positional],
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
     data: str | None = None,
     probe: Literal["lbfgs", "sgd"] = "lbfgs",
     augment: bool = False,

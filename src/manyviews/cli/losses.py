@@ -2,13 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from manyviews.cli.app import app
-
 if TYPE_CHECKING:
     from manyviews.losses import Objective
 
 
-@app.command
 def losses(views: int = 4) -> None:
     """Show every objective: its equation, its cost and its measured principles.
 

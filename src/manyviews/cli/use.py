@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from manyviews.cli.app import app, complain
+from manyviews.cli.said import complain
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
+RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+ImagesName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
 
 
 class _LeftOut:
@@ -24,10 +26,9 @@ class _LeftOut:
         return f"; {self.count:,} {'file' if self.count == 1 else 'files'} left out" if self.count else ""
 
 
-@app.command
 def embed(
-    run: Annotated[Path, tyro.conf.Positional],
-    images: Annotated[str, tyro.conf.Positional],
+    run: RunPath,
+    images: ImagesName,
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
     workers: int = 2,
     device: Device = "auto",
@@ -57,10 +58,9 @@ def embed(
     print(f"{output}: {count:,} vectors of {encoder.dim} dimensions{beside}{left_out}")
 
 
-@app.command
 def neighbours(
-    run: Annotated[Path, tyro.conf.Positional],
-    images: Annotated[str, tyro.conf.Positional],
+    run: RunPath,
+    images: ImagesName,
     query: tuple[str, ...],
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("neighbours.png"),
     count: int = 8,
@@ -102,9 +102,8 @@ def neighbours(
     print(f"{output}: the nearest of {images} to {len(rows)} {'query' if len(rows) == 1 else 'queries'}{left_out}")
 
 
-@app.command(name="export")
 def export_run(
-    run: Annotated[Path, tyro.conf.Positional],
+    run: RunPath,
     to: Literal["safetensors", "torchvision", "onnx"],
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
 ) -> None:

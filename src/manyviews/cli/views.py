@@ -5,10 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from manyviews.cli.app import app
 
-
-@app.command(name="views")
 def draw_views(
     data: str = "photos",
     views: int = 4,

@@ -206,10 +206,11 @@ class _Descent:
         for epoch in tracked(range(self.epochs), "epochs of the linear probe", self.epochs):
             rate = self.rate * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
             order = torch.randperm(len(x), generator=generator).split(self.batch_size)
-            batches = ((x[index.to(x.device)], index) for index in order) if fresh is None else fresh(epoch, order)
-            for rows, index in batches:
-                slope = slope_of(torch.addmm(bias, rows, weight.T), y[index.to(y.device)])
-                pull.mul_(0.9).addmm_(slope.T, rows)
+            cached = ((x.index_select(0, index.to(x.device)), index) for index in order)
+            for rows, index in cached if fresh is None else fresh(epoch, order):
+                # The product is this way round because few rows times many are faster than many times few.
+                slope = slope_of(torch.addmm(bias[:, None], weight, rows.T).T, y[index.to(y.device)])
+                pull.addmm_(slope.T, rows, beta=0.9)
                 lift.mul_(0.9).add_(slope.sum(0))
                 weight.sub_(pull, alpha=rate)
                 bias.sub_(lift, alpha=rate)

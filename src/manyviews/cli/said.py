@@ -1,11 +1,7 @@
-"""What the commands share."""
+"""What the commands say, once: on the first rank."""
 
 import os
 import sys
-
-import tyro
-
-app = tyro.extras.SubcommandApp()
 
 
 def first_rank() -> bool:
