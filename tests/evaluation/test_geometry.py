@@ -60,6 +60,13 @@ def test_rank_counts_the_dimensions_that_are_filled() -> None:
     assert rankme(low) <= 5 + 1e-3
 
 
+def test_rank_is_numpys_of_the_covariance_whatever_the_number_of_instances() -> None:
+    z = unit(500, 1, 24).float() * 10 ** -torch.linspace(0, 3, 24)
+    covariance = np.cov((z / z.norm(dim=2, keepdim=True))[:, 0].T.numpy()).astype(np.float32)
+    assert 5 < numerical_rank(z) == np.linalg.matrix_rank(covariance) < 24
+    assert numerical_rank(z.repeat(40, 1, 1)) == numerical_rank(z)
+
+
 @pytest.mark.parametrize("dim", [2, 3, 4, 64, 512])
 def test_the_even_law_is_a_beta_law(dim: int) -> None:
     x = torch.linspace(-1, 1, 101, dtype=torch.float64)

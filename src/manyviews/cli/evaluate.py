@@ -34,12 +34,14 @@ def evaluate_run(
         device: auto takes a GPU if there is one.
     """
     from manyviews.training import How, Run, evaluate
+    from manyviews.training.assess import evaluation_name
 
     how = How(probe, augment, learning_rate, epochs, few, baselines, workers)
     opened = Run.open(run)
     found = evaluate(opened, data=data, how=how, device=device)
     show_scores(found)
     show_geometry(found)
+    print(f"written to {opened.path / evaluation_name(None if data is None else found['data'])}")
 
 
 def show_scores(found: dict[str, Any]) -> None:

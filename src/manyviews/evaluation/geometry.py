@@ -118,7 +118,7 @@ def numerical_rank(z: Tensor, present: Tensor | None = None) -> int:
     rows = rows - rows.mean(0)
     values = _eigenvalues(rows.T @ rows / len(rows))
     # A covariance of nothing but rounding has no rank: the rows are of length 1.
-    least = torch.finfo(torch.float32).eps * max(rows.shape) * values[0].clamp_min(1e-6)
+    least = torch.finfo(torch.float32).eps * rows.shape[1] * values[0].clamp_min(1e-6)
     return int((values > least).sum())
 
 

@@ -40,9 +40,9 @@ def knn_classify(
         raise ValueError(f"k must be >= 1 and temperature > 0, got {k} and {temperature}")
     k = min(k, len(train))
     count = int(labels.max()) + 1 if classes is None else classes
-    train, test = normalize(train.float(), dim=1), normalize(test.float(), dim=1)
     found = []
-    for rows in tracked(test.split(ROWS), "nearest neighbours", len(test), len):
+    for part in tracked(test.split(ROWS), "nearest neighbours", len(test), len):
+        rows = _unit(part)
         cosine, nearest = _nearest(rows, train, k)
         votes = rows.new_zeros(len(rows), count)
         votes.scatter_add_(1, labels[nearest], torch.exp((cosine - 1) / temperature))
@@ -50,22 +50,28 @@ def knn_classify(
     return torch.cat(found) if found else labels.new_zeros(0)
 
 
+def _unit(h: Tensor) -> Tensor:
+    """A block at a time: of a large training set there is no room for a second one."""
+    return normalize(h.float(), dim=1)
+
+
 def _nearest(rows: Tensor, train: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Cosines and places (r, k) of the nearest, in blocks; of equally near ones the first."""
     cosines, places, first = [], [], 0
     for block in train.split(COLUMNS):
         # One more than asked for, to see whether the last one taken has an equal that was not.
-        cosine, place = (rows @ block.T).topk(min(k + 1, len(block)))
+        cosine, place = (rows @ _unit(block).T).topk(min(k + 1, len(block)))
         cosines.append(cosine)
         places.append(place + first)
         first += len(block)
     cosine, best = torch.cat(cosines, 1).topk(min(k + 1, len(train)))
     place = torch.cat(places, 1).gather(1, best)
     if k < len(train):
-        for row in (cosine[:, k - 1] == cosine[:, k]).nonzero().squeeze(1).tolist():
-            whole = torch.cat([rows[row] @ block.T for block in train.split(COLUMNS)])
-            place[row, :k] = whole.argsort(descending=True, stable=True)[:k]
-            cosine[row, :k] = whole[place[row, :k]]
+        unclear = (cosine[:, k - 1] == cosine[:, k]).nonzero().squeeze(1)
+        for some in unclear.split(max(1, ROWS * COLUMNS // len(train))):
+            whole = torch.cat([rows[some] @ _unit(block).T for block in train.split(COLUMNS)], 1)
+            place[some, :k] = whole.argsort(dim=1, descending=True, stable=True)[:, :k]
+            cosine[some, :k] = whole.gather(1, place[some, :k])
     return cosine[:, :k], place[:, :k]
 
 

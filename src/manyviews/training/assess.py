@@ -97,15 +97,18 @@ def evaluate(
         dataset = load_dataset(
             config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
         )
-        file = EVALUATION
     else:
         config = dataclasses.replace(config, limit=None)
         dataset = load_dataset(data, strict=config.strict, follow_links=config.follow_links)
-        file = f"evaluation-{re.sub(r'[^A-Za-z0-9._-]+', '-', dataset.name)}.json"
-    with threads(config):
+    with threads(dataclasses.replace(config, devices=1)):
         found = evaluated(embedder.to(device_of(device)), dataset, config, how)
-    run.write_evaluation(found, file)
+    run.write_evaluation(found, evaluation_name(None if data is None else dataset.name))
     return found
+
+
+def evaluation_name(data: str | None) -> str:
+    """The file in a run's directory with its evaluation, on its own data or on other data of this name."""
+    return EVALUATION if data is None else f"evaluation-{re.sub(r'[^A-Za-z0-9._-]+', '-', data)}.json"
 
 
 def evaluated(embedder: Embedder, data: Dataset, config: Config, how: How) -> dict[str, Any]:

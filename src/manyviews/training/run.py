@@ -143,10 +143,8 @@ class Run:
         write_atomically(self.path / HEAD, file_of(embedder.head))
         write_atomically(self.path / ENCODER, file_of(embedder.encoder, about))
 
-    def write_evaluation(self, found: dict[str, Any], file: str = EVALUATION) -> Path:
-        path = self.path / file
-        write_atomically(path, json.dumps(found, indent=2) + "\n")
-        return path
+    def write_evaluation(self, found: dict[str, Any], file: str = EVALUATION) -> None:
+        write_atomically(self.path / file, json.dumps(found, indent=2) + "\n")
 
 
 def load_encoder(path: str | Path) -> ImageEncoder:
