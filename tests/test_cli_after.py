@@ -1,9 +1,13 @@
 """The commands that come after training, as a person calls them."""
 
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -26,10 +30,11 @@ def test_evaluate_prints_tables_and_writes_them_down(
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if "│" in line]
     cells = {row[0]: row[1:] for row in rows}
     assert all(cell.count("%") == 1 for cell in cells["trained encoder"])
-    assert "25% labels" in said
+    assert "12 labels" in said
     assert "±" in cells["pixels"][2]
     assert cells["rank"][1].endswith("of 16")
-    assert (run / "evaluation-images.json").exists()
+    (written,) = run.glob("evaluation-images-*.json")
+    assert said.splitlines()[-1] == f"written to {written}"
     evaluate_run(run, data=str(folder_of_images(tmp_path / "plain", count=8, labelled=False)), workers=0)
     said = capsys.readouterr().out
     assert said.startswith("plain has no labels: no kNN and no linear probe\n3 views of 8 train instances")
@@ -69,18 +74,73 @@ def test_neighbours_draws_a_row_for_each_query(
 def test_exports_say_how_to_load_them(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     images = torch.rand(3, 3, 16, 16)
     expected = mv.load_encoder(finished_run)(images)
-    paths = {to: tmp_path / f"out.{to}" for to in ("safetensors", "torchvision", "onnx")}
+    paths = {to: tmp_path / f"out{end}" for to, end in (("safetensors", ".safetensors"), ("torchvision", ".pth"))}
+    paths["onnx"] = tmp_path / "out.onnx"
     for to, path in paths.items():
         export_run(finished_run, to, path)
         said = capsys.readouterr().out
         assert said.startswith(f"{path}: resnet-small for images of 16 x 16, RGB in [0, 1], not normalised\n")
         assert repr(str(path)) in said
-    assert {path.name for path in tmp_path.iterdir()} == {"out.safetensors", "out.torchvision", "out.onnx"}
+    assert {path.name for path in tmp_path.iterdir()} == {"out.safetensors", "out.pth", "out.onnx"}
     assert torch.equal(mv.load_encoder(paths["safetensors"])(images), expected)
     full = mv.get_encoder("resnet18", stem="strided").eval()
     full.load_state_dict(torch.load(paths["torchvision"], weights_only=True))
     torch.testing.assert_close(full(images)[:, :64], expected)
-    assert paths["onnx"].read_bytes()
+    session = onnxruntime.InferenceSession(paths["onnx"], providers=["CPUExecutionProvider"])
+    torch.testing.assert_close(torch.from_numpy(session.run(None, {"images": images.numpy()})[0]), expected)
+
+
+def test_an_exported_file_is_exported_again_and_a_run_stays_whole(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    before = (run / "encoder.safetensors").read_bytes()
+    export_run(run, "safetensors")
+    assert f"{run}/encoder.safetensors: resnet-small" in capsys.readouterr().out
+    export_run(run, "torchvision")
+    assert (run / "encoder-torchvision.pth").exists()
+    for to, output, message in (
+        ("torchvision", run / "encoder.safetensors", r"must end in \.pth, \.pt"),
+        ("safetensors", run / "encoder.safetensors", "is what is read"),
+        ("onnx", tmp_path / "nowhere" / "a.onnx", "is no folder"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export_run(run, to, output)
+    assert (run / "encoder.safetensors").read_bytes() == before
+    export_run(run, "safetensors", tmp_path / "a.safetensors")
+    export_run(tmp_path / "a.safetensors", "torchvision", tmp_path / "b.pth")
+    assert (tmp_path / "b.pth").exists()
+    monkeypatch.setattr("manyviews.export.weights.TOLERANCE", -1.0)
+    with pytest.raises(ValueError, match="other representations"):
+        export_run(run, "onnx")
+    assert not (run / "encoder.onnx").exists()
+
+
+SLOW = """
+import sys, time
+from manyviews.cli import main
+from manyviews.export import Pictures
+
+def encoded(self, *_):
+    yield ["a"], __import__("torch").zeros(1, 64)
+    time.sleep(100)
+
+Pictures.encoded = encoded
+sys.argv[0] = "manyviews"
+main()
+"""
+
+
+def test_told_to_stop_embed_leaves_nothing_behind(finished_run: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLOW, "embed", str(finished_run), "photos", "-o", str(tmp_path / "a.npz")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not list(tmp_path.iterdir()) and process.poll() is None:
+            time.sleep(0.01)
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 143, said
+    assert "manyviews: terminated" in said.splitlines()
+    assert not list(tmp_path.iterdir())
 
 
 def test_mistakes_are_one_line_each(finished_run: Path, tmp_path: Path) -> None:
@@ -88,8 +148,9 @@ def test_mistakes_are_one_line_each(finished_run: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["evaluate", str(tmp_path)], "is no run"),
         (["evaluate", str(finished_run), "--data", "fotos"], "no data set 'fotos': did you mean photos?"),
-        (["embed", str(finished_run), "photos", "-o", "out.txt"], "ends in .npy"),
+        (["embed", str(finished_run), "photos", "-o", "out.txt"], "must end in .npy"),
         (["neighbours", str(finished_run), "photos", "--query", str(tmp_path / "text.jpg")], "is no whole image"),
+        (["neighbours", str(finished_run), "photos", "--query", "a.png", "-o", "/nowhere/b.png"], "is no folder"),
         (["export", str(tmp_path), "--to", "onnx"], "is no run"),
     ):
         done = manyviews(*arguments)

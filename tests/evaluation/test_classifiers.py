@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, QuantileRegressor
 
-from manyviews.evaluation import few_labels, knn_classify, linear_probe, linear_regression_probe
+from manyviews.evaluation import few_labels, knn_classify, linear_probe, linear_regression_probe, retrieval
 from manyviews.evaluation.probe import STRENGTHS
 
 
@@ -113,7 +113,7 @@ def test_fresh_representations_are_what_is_learned_from() -> None:
         asked.append((epoch, sum(map(len, batches))))
         return ((x[index], index) for index in batches)
 
-    probe = linear_probe(torch.full_like(x, torch.nan), y, method="sgd", epochs=5, fresh=fresh)
+    probe = linear_probe(torch.full_like(x, 1e6), y, method="sgd", epochs=5, fresh=fresh)
     assert torch.equal(probe.weight, linear_probe(x, y, method="sgd", epochs=5).weight)
     assert asked == [(epoch, 100) for epoch in range(5)]
     with pytest.raises(ValueError, match="for the method sgd"):
@@ -156,6 +156,36 @@ def test_strength_is_chosen_on_instances_that_were_not_fitted() -> None:
 def test_probe_repeats_to_the_bit() -> None:
     x, y = blobs(200)
     assert torch.equal(linear_probe(x, y).weight, linear_probe(x, y).weight)
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.int16])
+def test_labels_may_be_any_whole_numbers(kind: torch.dtype) -> None:
+    x, y = blobs(60)
+    for method in ("lbfgs", "sgd"):
+        probe = linear_probe(x, y, method=method)
+        assert torch.equal(linear_probe(x, y.to(kind), method=method).weight, probe.weight)
+        assert probe.accuracy(x, y.to(kind)) == probe.accuracy(x, y)
+    assert torch.equal(knn_classify(x, y.to(kind), x), knn_classify(x, y, x))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_not_finite_is_named(value: float) -> None:
+    x, y = blobs(40)
+    bad = x.clone()
+    bad[3, 2] = value
+    for call in (
+        lambda: knn_classify(bad, y, x),
+        lambda: knn_classify(x, y, bad),
+        lambda: linear_probe(bad, y),
+        lambda: linear_probe(bad, y, method="sgd"),
+        lambda: linear_probe(x, y).accuracy(bad, y),
+        lambda: linear_regression_probe(bad, x[:, 0]),
+        lambda: linear_regression_probe(x, bad[:, 2]),
+        lambda: retrieval(bad, x),
+        lambda: retrieval(x, bad),
+    ):
+        with pytest.raises(ValueError, match="must be finite"):
+            call()
 
 
 @pytest.mark.parametrize(

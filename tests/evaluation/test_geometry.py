@@ -60,6 +60,34 @@ def test_rank_counts_the_dimensions_that_are_filled() -> None:
     assert rankme(low) <= 5 + 1e-3
 
 
+def test_vectors_of_length_zero_are_one_point() -> None:
+    """What a collapse by dead units looks like: not spread evenly."""
+    for dead in (torch.zeros(6, 2, 8), torch.zeros(6, 2, 8, dtype=torch.float16)):
+        assert uniformity(dead).item() == 0
+        assert wasserstein_uniformity(dead).item() == pytest.approx(1, abs=1e-3)
+        assert alignment(dead).item() == 0
+        assert (numerical_rank(dead), rankme(dead).item()) == (0, 1)
+
+
+def test_what_is_not_finite_is_named_if_it_is_there() -> None:
+    z = unit(10, 2, 4)
+    present = torch.ones(10, 2, dtype=torch.bool)
+    z[3, 1, 2], present[3, 1] = torch.nan, False
+    for measure in (alignment, uniformity, wasserstein_uniformity, spectrum, numerical_rank, rankme):
+        with pytest.raises(ValueError, match="embeddings must be finite"):
+            measure(z)
+        assert torch.as_tensor(measure(z, present)).isfinite().all()
+
+
+def test_counts_of_cosines_are_exact_beyond_float32() -> None:
+    """More pairs in one step than float32 counts to."""
+    z = torch.ones(18_000, 1, 2)
+    z[-1, 0, 1] = -1.0
+    share = 2 / 18_000  # of the pairs have a cosine of 0 instead of 1
+    expected = wasserstein_uniformity(z[:-1]).item() - share
+    assert wasserstein_uniformity(z).item() == pytest.approx(expected, abs=3e-6)
+
+
 def test_rank_is_numpys_of_the_covariance_whatever_the_number_of_instances() -> None:
     z = unit(500, 1, 24).float() * 10 ** -torch.linspace(0, 3, 24)
     covariance = np.cov((z / z.norm(dim=2, keepdim=True))[:, 0].T.numpy()).astype(np.float32)

@@ -64,6 +64,16 @@ def test_links_are_taken_inside_the_folder_alone(tmp_path: Path) -> None:
     assert "away.png" in [Path(path).name for path in listed(inside, left_out.append, follow_links=True)]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_what_is_no_file_is_left_out(tmp_path: Path) -> None:
+    """A pipe would be waited for."""
+    folder_of_images(tmp_path, count=1, labelled=False)
+    os.mkfifo(tmp_path / "pipe.png")
+    left_out: list[str] = []
+    assert [Path(path).name for path in listed(tmp_path, left_out.append)] == ["000.png"]
+    assert left_out == [f"{tmp_path}/pipe.png is no file"]
+
+
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may list everything")
 def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path) -> None:
     folder_of_images(tmp_path, count=3)
@@ -138,6 +148,11 @@ def test_a_query_is_a_file_or_an_id(tmp_path: Path, encoder: ImageEncoder, monke
     assert by_file.own == by_id.own == "a/000.png"
     found = nearest(encoder, [by_file], pictures, lambda _: None, count=100)["000.png"]
     assert {name for name, _ in found} == {"a/003.png", "b/001.png", "b/004.png", "c/002.png", "c/005.png"}
+    (folder / "a" / "link.png").symlink_to(folder / "a" / "000.png")
+    link = query_of("link.png", pictures)
+    assert link.own == "a/link.png"
+    first, *_ = nearest(encoder, [link], pictures, lambda _: None)["link.png"]
+    assert first == ("a/000.png", pytest.approx(1))
     outside = folder_of_images(tmp_path / "else", count=1, labelled=False) / "000.png"
     assert query_of(str(outside), pictures).own is None
     (tmp_path / "text.jpg").write_text("text")
@@ -151,3 +166,12 @@ def test_a_query_is_a_file_or_an_id(tmp_path: Path, encoder: ImageEncoder, monke
         query_of("test/1000", Pictures.of("photos"))
     with pytest.raises(ValueError, match="count must be >= 1"):
         nearest(encoder, [by_file], pictures, lambda _: None, count=0)
+
+
+def test_an_encoder_that_is_not_finite_finds_nothing(encoder: ImageEncoder) -> None:
+    encoder.encoder.conv1.weight.fill_(torch.nan)
+    pictures = Pictures.of("digits")
+    with pytest.raises(ValueError, match="representations of train/0 and others must be finite"):
+        everything(pictures, encoder)
+    with pytest.raises(ValueError, match="representations of the queries must be finite"):
+        nearest(encoder, [query_of("test/3", pictures)], pictures, lambda _: None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from manyviews.export import check_ending, ids_beside, vector_file
+from manyviews.export import check_vector_file, ids_beside, vector_file
 
 IDS = ["a.jpg", "sub, folder/ü.png", 'quote".png', "new\nline.gif", "b" * 300]
 VECTORS = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
@@ -71,15 +71,40 @@ def test_a_name_that_is_no_text_is_written(tmp_path: Path) -> None:
         assert read(tmp_path / f"out{ending}")[0] == ["a\\xff.jpg"]
 
 
+def test_vectors_that_do_not_fit_their_ids_are_refused(tmp_path: Path) -> None:
+    for ending in (".npz", ".npy", ".csv", ".parquet"):
+        path = tmp_path / f"out{ending}"
+
+        def write_odd(path: Path, rows: int, dim: int) -> None:
+            with vector_file(path, dim=3) as add:
+                add([], VECTORS[:0])
+                add(IDS[:2], torch.ones(rows, dim))
+
+        for rows, dim in ((3, 3), (2, 5)):
+            with pytest.raises(ValueError, match=r"vectors must be \(2, 3\), one for each id"):
+                write_odd(path, rows, dim)
+        assert not list(tmp_path.iterdir())
+
+
+def test_no_input_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / "data.npz").write_bytes(b"precious")
+    (tmp_path / "data.ids.csv").write_text("precious")
+    (tmp_path / "link.npz").symlink_to(tmp_path / "data.npz")
+    for output, given in (("data.npz", "data.npz"), ("link.npz", "data.npz"), ("data.npy", "data.ids.csv")):
+        with pytest.raises(ValueError, match="is what is read: name another output"):
+            check_vector_file(tmp_path / output, inputs=["photos", str(tmp_path / given)])
+    check_vector_file(tmp_path / "other.npz", inputs=[tmp_path / "data.npz"])
+
+
 def test_where_no_file_can_be_written_is_named_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "folder.npz").mkdir()
     for path, message in (
-        (tmp_path / "out.txt", r"ends in \.npy, \.npz, \.csv, \.parquet"),
+        (tmp_path / "out.txt", r"must end in \.npy, \.npz, \.csv, \.parquet, and"),
         (tmp_path / "folder.npz", "it is a folder"),
-        (tmp_path / "nowhere" / "out.npz", "no folder"),
+        (tmp_path / "nowhere" / "out.npz", "is no folder"),
     ):
         with pytest.raises(ValueError, match=message):
-            check_ending(path)
+            check_vector_file(path)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(ValueError, match="needs pyarrow"):
-        check_ending(tmp_path / "out.parquet")
+        check_vector_file(tmp_path / "out.parquet")

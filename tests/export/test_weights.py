@@ -70,6 +70,13 @@ def test_the_lines_that_load_it_are_python() -> None:
     torch.testing.assert_close(scope["model"].eval()(images)[:, :192], encoder(images))
 
 
+def test_torchvisions_own_models_keep_their_names() -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
+    state, lines = torchvision_state(model, Description("torchvision:regnet_y_400mf", {}, 32))
+    assert state.keys() == model.state_dict().keys()
+    assert "get_model('regnet_y_400mf')" in lines
+
+
 def test_what_torchvision_has_not_is_named() -> None:
     with pytest.raises(EncoderError, match="wider than torchvision's resnet18"):
         torchvision_state(get_encoder("resnet18", width=1.5), Description("resnet18", {"width": 1.5}, 32))
@@ -90,7 +97,7 @@ def test_onnxruntime_gives_the_same_representation_for_any_batch(stem: str) -> N
     onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
 
 
-def test_an_export_that_differs_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyviews.export.weights.TOLERANCE", -1.0)
     with pytest.raises(EncoderError, match="other representations"):
         onnx_file(ImageEncoder(trained("resnet-small", width=0.125), size=16))

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 import manyviews as mv
 from manyviews.evaluation import few_labels, knn_classify, linear_probe, rankme, spectrum, wasserstein_uniformity
 from manyviews.models import EncoderError
-from manyviews.training import ConfigError, How, Run, evaluate, load_encoder, train
+from manyviews.training import ConfigError, EvaluationConfig, Run, evaluate, load_encoder, train
+from manyviews.training.assess import evaluation_name
 from manyviews.training.setup import policy_of
 from manyviews.views import plain_views
 from tests.training.small import folder_of_images, small
@@ -28,7 +29,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
 
 
 def test_scores_are_those_of_the_functions(run: Path) -> None:
-    found = evaluate(run, how=How(few=(0.02,)))
+    found = evaluate(run, how=EvaluationConfig(few=(0.02,)))
     assert json.loads((run / "evaluation.json").read_text()) == found == Run.open(run).evaluation
     assert (found["data"], found["split"], found["held_out"]) == ("photos", "test", False)
     assert (found["train_instances"], found["test_instances"]) == (2500, 1000)
@@ -51,7 +52,7 @@ def test_scores_are_those_of_the_functions(run: Path) -> None:
 
 def test_geometry_is_of_views_as_in_training(run: Path) -> None:
     opened = Run.open(run)
-    shape = evaluate(opened, how=How(few=(), baselines=False))["geometry"]
+    shape = evaluate(opened, how=EvaluationConfig(few=(), baselines=False))["geometry"]
     assert (shape["instances"], shape["views"]) == (1000, 3)
     index = torch.arange(1000)
     images = mv.load_dataset("photos")["test"].images
@@ -64,18 +65,20 @@ def test_geometry_is_of_views_as_in_training(run: Path) -> None:
 
 
 def test_transfer_to_a_folder_without_a_test_set(run: Path, tmp_path: Path) -> None:
-    own = evaluate(run, how=How(few=(), baselines=False))
+    own = evaluate(run, how=EvaluationConfig(few=(), baselines=False))
     folder = folder_of_images(tmp_path / "other pictures", count=40)
-    found = evaluate(run, data=folder, how=How(few=(0.5,), baselines=False, workers=0))
+    found = evaluate(run, data=folder, how=EvaluationConfig(few=(0.5,), baselines=False, workers=0))
     assert (found["split"], found["held_out"]) == ("train", True)
     assert (found["train_instances"], found["test_instances"]) == (32, 8)
     assert list(found["scores"]) == ["trained encoder"]
     assert found["geometry"]["instances"] == 40
-    assert json.loads((run / "evaluation-other-pictures.json").read_text()) == found
+    (file,) = run.glob("evaluation-other-pictures-*.json")
+    assert json.loads(file.read_text()) == found
+    assert found["source"] == str(folder)
     assert Run.open(run).evaluation == own  # of its own data
     (folder / "a" / "000.png").write_bytes(b"")
     with pytest.warns(UserWarning, match="1 file of"):
-        assert evaluate(run, data=folder, how=How(few=(), workers=0))["train_instances"] == 32
+        assert evaluate(run, data=folder, how=EvaluationConfig(few=(), workers=0))["train_instances"] == 32
 
 
 def test_without_labels_there_is_geometry_and_a_reason(run: Path, tmp_path: Path) -> None:
@@ -84,21 +87,21 @@ def test_without_labels_there_is_geometry_and_a_reason(run: Path, tmp_path: Path
     assert found["scores"] is None
     assert found["why"] == "images has no labels: no kNN and no linear probe"
     assert found["geometry"]["instances"] == 20
-    images = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
-    labels = np.array([0, 1, 0, 1, 0, 1])
+    images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(10) % 2
     np.savez(tmp_path / "half.npz", x_train=images, y_train=labels, x_test=images)
     assert evaluate(run, data=tmp_path / "half.npz")["why"].startswith("half has no labels in its test set")
 
 
 def test_the_sgd_probe_has_the_papers_settings(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos = mv.load_dataset("photos")
-    assert How(probe="sgd").settings(photos, 32) == {"learning_rate": 0.1, "epochs": 200}
-    assert How(probe="sgd").settings(photos, 224) == {"learning_rate": 0.5, "epochs": 200}
+    assert EvaluationConfig(probe="sgd").settings(photos, 32) == {"learning_rate": 0.1, "epochs": 200}
+    assert EvaluationConfig(probe="sgd").settings(photos, 224) == {"learning_rate": 0.5, "epochs": 200}
     thousand = mv.Dataset("folder", photos.splits, tuple(map(str, range(1000))))
-    assert How(probe="sgd").settings(thousand, 224) == {"learning_rate": 1.6, "epochs": 100}
-    assert How(probe="sgd", epochs=3).settings(thousand, 224) == {"learning_rate": 1.6, "epochs": 3}
+    assert EvaluationConfig(probe="sgd").settings(thousand, 224) == {"learning_rate": 1.6, "epochs": 100}
+    assert EvaluationConfig(probe="sgd", epochs=3).settings(thousand, 224) == {"learning_rate": 1.6, "epochs": 3}
 
-    once = evaluate(run, how=How(probe="sgd", epochs=2, few=(), baselines=False))
+    once = evaluate(run, how=EvaluationConfig(probe="sgd", epochs=2, few=(), baselines=False))
     assert once["probe"] == {"method": "sgd", "augment": False, "learning_rate": 0.1, "epochs": 2}
     encoder, split = mv.load_encoder(run), mv.load_dataset("photos")
     h, labels = encoder(split["train"].images), split["train"].labels
@@ -106,7 +109,7 @@ def test_the_sgd_probe_has_the_papers_settings(run: Path, monkeypatch: pytest.Mo
     accuracy = probe.accuracy(encoder(split["test"].images), split["test"].labels)
     assert once["scores"]["trained encoder"]["linear"] == pytest.approx(accuracy, abs=0.003)
 
-    again = evaluate(run, how=How(probe="sgd", epochs=2, augment=True, few=(), baselines=False))
+    again = evaluate(run, how=EvaluationConfig(probe="sgd", epochs=2, augment=True, few=(), baselines=False))
     assert again["scores"]["trained encoder"]["knn"] == once["scores"]["trained encoder"]["knn"]
     assert again["scores"]["trained encoder"]["linear"] != once["scores"]["trained encoder"]["linear"]
     assert min(found["scores"]["trained encoder"]["linear"] for found in (once, again)) > 0.12
@@ -115,13 +118,13 @@ def test_the_sgd_probe_has_the_papers_settings(run: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        (How(augment=True), "for the probe sgd"),
-        (How(epochs=3), "for the probe sgd"),
-        (How(few=(0.1, 1.0)), "shares of the labels between 0 and 1, got 1.0"),
-        (How(probe="sgd", epochs=0), "epochs, batch_size and learning_rate must be > 0"),
+        (EvaluationConfig(augment=True), "for the probe sgd"),
+        (EvaluationConfig(epochs=3), "for the probe sgd"),
+        (EvaluationConfig(few=(0.1, 1.0)), "shares of the labels between 0 and 1, got 1.0"),
+        (EvaluationConfig(probe="sgd", epochs=0), "epochs, batch_size and learning_rate must be > 0"),
     ],
 )
-def test_a_mistake_in_how_is_named(finished_run: Path, how: How, message: str) -> None:
+def test_a_mistake_in_how_is_named(finished_run: Path, how: EvaluationConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(finished_run, how=how)
 
@@ -151,8 +154,8 @@ def test_an_encoder_that_is_not_finite_is_named(run: Path) -> None:
     state["conv1.weight"].fill_(torch.nan)
     about = {"manyviews": json.dumps({"encoder": "resnet-small", "options": {"width": 0.125}, "size": 16})}
     save_file(state, run / "encoder.safetensors", about)
-    with pytest.raises(ValueError, match="representations are not finite"):
-        evaluate(run, how=How(baselines=False))
+    with pytest.raises(ValueError, match="representations must be finite"):
+        evaluate(run, how=EvaluationConfig(baselines=False))
     assert not (run / "evaluation.json").exists()
 
 
@@ -163,3 +166,28 @@ def test_labels_outside_the_classes_are_named(run: Path, tmp_path: Path, monkeyp
     )
     with pytest.raises(ValueError, match="labels must be whole numbers 0 to 1, got 0 to 9"):
         evaluate(run, data="odd")
+
+
+def test_what_makes_scores_mean_little_is_noted(run: Path, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
+    few = EvaluationConfig(baselines=False)
+    np.savez(tmp_path / "odd.npz", x_train=images, y_train=np.zeros(20, int), x_test=images, y_test=np.arange(20) % 3)
+    one, other = evaluate(run, data=tmp_path / "odd.npz", how=few)["notes"]
+    assert one == "2 classes of the test set are not in the training set, so never right: 1, 2"
+    assert other.startswith("all training instances are of one class")
+    np.savez(tmp_path / "tiny.npz", x=images[:9], y=np.arange(9) % 2)
+    tiny = evaluate(run, data=tmp_path / "tiny.npz", how=few)
+    assert tiny["why"] == "tiny has 9 labelled instances: too few for kNN and a linear probe"
+    assert tiny["geometry"]["instances"] == 9
+    np.savez(tmp_path / "small.npz", x=images[:10], y=np.arange(10) % 2)
+    assert evaluate(run, data=tmp_path / "small.npz", how=few)["notes"] == []
+
+
+def test_evaluations_on_folders_of_the_same_name_stand_side_by_side(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "images").mkdir(parents=True)
+    names = {evaluation_name(tmp_path / name / "images", "images") for name in ("a", "b")}
+    assert len(names) == 2
+    assert evaluation_name("cifar10", "cifar10") == "evaluation-cifar10.json"
+    assert evaluation_name(None, "photos") == "evaluation.json"
+    assert evaluation_name("фото", "фото") != evaluation_name("图片", "图片")

@@ -1,14 +1,15 @@
 """The command line: `manyviews train`, `evaluate`, `embed`, `neighbours`, `export`, `views`, `losses`."""
 
+import signal
 import sys
 import warnings
 from collections.abc import Callable
 
 import tyro
 
+from manyviews.cli.console import complain
 from manyviews.cli.evaluate import evaluate_run
 from manyviews.cli.losses import losses
-from manyviews.cli.said import complain
 from manyviews.cli.train import train_command
 from manyviews.cli.use import embed, export_run, neighbours
 from manyviews.cli.views import draw_views
@@ -26,6 +27,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 def main() -> None:
     """Run a command; a mistake of the user's is one line, not a traceback, and so is a warning."""
     warnings.showwarning = lambda message, *_: complain(message)
+    # Told to stop, a command cleans up as after Ctrl-C; training has its own way.
+    signal.signal(signal.SIGTERM, _stop)
     try:
         app = tyro.extras.SubcommandApp()
         for name, command in {"train": train_command(sys.argv[1:]), **COMMANDS}.items():
@@ -37,3 +40,11 @@ def main() -> None:
     except KeyboardInterrupt as stop:
         complain(str(stop) or "interrupted")
         sys.exit(getattr(stop, "exit_code", 130))
+
+
+class _Terminated(KeyboardInterrupt):
+    exit_code = 128 + signal.SIGTERM
+
+
+def _stop(*_: object) -> None:
+    raise _Terminated("terminated")

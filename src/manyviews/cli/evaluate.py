@@ -1,14 +1,13 @@
 """`manyviews evaluate`."""
 
 import statistics
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
+from manyviews.cli.console import Device, RunPath
 
 
 def evaluate_run(
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")],
+    run: RunPath,
     data: str | None = None,
     probe: Literal["lbfgs", "sgd"] = "lbfgs",
     augment: bool = False,
@@ -17,7 +16,7 @@ def evaluate_run(
     few: tuple[float, ...] = (0.01, 0.1),
     baselines: bool = True,
     workers: int = 2,
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Tell what a run is worth: kNN, linear probe and geometry, also in RUN/evaluation.json.
 
@@ -33,15 +32,15 @@ def evaluate_run(
         workers: processes that read images from disk.
         device: auto takes a GPU if there is one.
     """
-    from manyviews.training import How, Run, evaluate
+    from manyviews.training import EvaluationConfig, Run, evaluate
     from manyviews.training.assess import evaluation_name
 
-    how = How(probe, augment, learning_rate, epochs, few, baselines, workers)
+    how = EvaluationConfig(probe, augment, learning_rate, epochs, few, baselines, workers)
     opened = Run.open(run)
     found = evaluate(opened, data=data, how=how, device=device)
     show_scores(found)
     show_geometry(found)
-    print(f"written to {opened.path / evaluation_name(None if data is None else found['data'])}")
+    print(f"written to {opened.path / evaluation_name(data, found['data'])}")
 
 
 def show_scores(found: dict[str, Any]) -> None:
@@ -55,19 +54,21 @@ def show_scores(found: dict[str, Any]) -> None:
     tested = "held-out" if found["held_out"] else found["split"]
     known = f"labels of {found['train_instances']:,}; probe {found['probe']['method']}"
     print(f"{found['data']}: {found['test_instances']:,} {tested} instances, {known}")
-    shares = list(dict.fromkeys(share for score in found["scores"].values() for share in score["few"]))
+    for note in found["notes"]:
+        print(f"note: {note}")
+    few = next(iter(found["scores"].values()))["few"]
     table = Table()
     table.add_column("representation")
-    for title in ("kNN", "linear probe", *(f"{100 * float(share):.4g}% labels" for share in shares)):
+    for title in ("kNN", "linear probe", *(f"{one['labels']:,} labels" for one in few.values())):
         table.add_column(title, justify="right")
     for name, score in found["scores"].items():
-        few = [_mean(score["few"][share]["linear"]) for share in shares]
-        table.add_row(name, f"{score['knn']:.1%}", f"{score['linear']:.1%}", *few)
+        draws = [_mean(one["linear"]) for one in score["few"].values()]
+        table.add_row(name, f"{score['knn']:.1%}", f"{score['linear']:.1%}", *draws)
     Console().print(table)
 
 
 def _mean(shares: list[float]) -> str:
-    return f"{statistics.mean(shares):.1%} ± {100 * statistics.pstdev(shares):.1f}"
+    return f"{statistics.mean(shares):.1%} ± {100 * statistics.stdev(shares):.1f}"
 
 
 def show_geometry(found: dict[str, Any]) -> None:
@@ -97,6 +98,7 @@ _GEOMETRY = {
     "alignment": "distance² of two views, 0 best",
     "uniformity": "0 for one point, -4 spread evenly",
     "wasserstein": "1 for one point, 0 spread evenly",
+    "recall@1": "another view is the nearest",
     "rank": "dimensions filled",
     "rankme": "dimensions used evenly",
 }

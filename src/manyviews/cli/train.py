@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from manyviews.cli.console import first_rank
 from manyviews.cli.evaluate import show_scores
-from manyviews.cli.said import first_rank
 
 if TYPE_CHECKING:
     from manyviews.training import Run

@@ -3,13 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
-from manyviews.cli.said import complain
-
-Device = Literal["auto", "cpu", "cuda", "mps"]
-RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-ImagesName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+from manyviews.cli.console import Device, ImagesName, Output, RunPath, complain
 
 
 class _LeftOut:
@@ -29,7 +23,7 @@ class _LeftOut:
 def embed(
     run: RunPath,
     images: ImagesName,
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])],
+    output: Annotated[Path, Output],
     workers: int = 2,
     device: Device = "auto",
     follow_links: bool = False,
@@ -44,10 +38,10 @@ def embed(
         device: auto takes a GPU if there is one.
         follow_links: take images behind links that lead out of the folder.
     """
-    from manyviews.export import Pictures, check_ending, ids_beside, vector_file
+    from manyviews.export import Pictures, check_vector_file, ids_beside, vector_file
     from manyviews.training import device_of, load_encoder
 
-    check_ending(output)
+    check_vector_file(output, inputs=[run, images])
     encoder = load_encoder(run).to(device_of(device))
     count, left_out = 0, _LeftOut()
     with vector_file(output, encoder.dim) as add:
@@ -62,7 +56,7 @@ def neighbours(
     run: RunPath,
     images: ImagesName,
     query: tuple[str, ...],
-    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("neighbours.png"),
+    output: Annotated[Path, Output] = Path("neighbours.png"),
     count: int = 8,
     workers: int = 2,
     device: Device = "auto",
@@ -82,10 +76,10 @@ def neighbours(
     """
     from manyviews.export import Pictures, nearest, query_of
     from manyviews.training import device_of, load_encoder
+    from manyviews.training.files import check_writable
     from manyviews.views import contact_sheet, save_png
 
-    if output.suffix.lower() != ".png":
-        raise ValueError(f"the sheet is a PNG: name it so, not {output}")
+    check_writable(output, (".png",), inputs=[images, *query])
     if not query:
         raise ValueError("name a --query: a file, or the id of an image")
     encoder = load_encoder(run).to(device_of(device))
@@ -105,46 +99,56 @@ def neighbours(
 def export_run(
     run: RunPath,
     to: Literal["safetensors", "torchvision", "onnx"],
-    output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None,
+    output: Annotated[Path | None, Output] = None,
 ) -> None:
     """Write a run's encoder for other programs.
 
     Args:
-        run: the directory of a finished run.
+        run: the directory of a finished run, or a .safetensors file of this command.
         to: safetensors (weights that say of which encoder they are; `load_encoder` reads it), torchvision (a .pth file
             with the names of its ResNets) or onnx (checked against onnxruntime).
-        output: the file to write; in the run's directory if not given.
+        output: the file to write; in the run's directory if not given (where the safetensors already are).
     """
     import io
 
     import torch
 
     from manyviews.export import onnx_file, torchvision_state
-    from manyviews.models.saved import file_of, read_encoder
+    from manyviews.models import ImageEncoder
+    from manyviews.models.saved import read_encoder
     from manyviews.training import Run
-    from manyviews.training.files import write_atomically
+    from manyviews.training.files import check_writable, write_atomically
 
-    opened = Run.open(run)
-    path = opened.path / _FILES[to] if output is None else output
-    encoder, about = read_encoder(opened.encoder_file)
-    told = ""
+    source = run if run.suffix == ".safetensors" and run.is_file() else Run.open(run).encoder_file
+    name, *endings = _FILES[to]
+    path = source.with_name(name) if output is None else output
+    encoder, about = read_encoder(source)
+    if to != "safetensors" or output is not None:
+        check_writable(path, endings, inputs=[source])
     if to == "safetensors":
-        content = file_of(encoder, about)
-        told = f"encoder = manyviews.load_encoder({str(path)!r})"
+        content = source.read_bytes()
+        lines = f"encoder = manyviews.load_encoder({str(path)!r})"
     elif to == "torchvision":
-        weights, told = torchvision_state(encoder, about)
+        weights, lines = torchvision_state(encoder, about)
         buffer = io.BytesIO()
         torch.save(weights, buffer)
         content = buffer.getvalue()
-        told = f"weights = torch.load({str(path)!r}, weights_only=True)\n{told}"
+        lines = f"weights = torch.load({str(path)!r}, weights_only=True)\n{lines}"
     else:
-        content = onnx_file(opened.encoder)
-        told = (
+        content = onnx_file(ImageEncoder(encoder, about.size))
+        lines = (
             f"session = onnxruntime.InferenceSession({str(path)!r})\n"
             f'(h,) = session.run(None, {{"images": images}})  # float32 (any, 3, {about.size}, {about.size})'
         )
-    write_atomically(path, content)
-    print(f"{path}: {about.encoder} for images of {about.size} x {about.size}, RGB in [0, 1], not normalised\n\n{told}")
+    if path != source:
+        write_atomically(path, content)
+    print(
+        f"{path}: {about.encoder} for images of {about.size} x {about.size}, RGB in [0, 1], not normalised\n\n{lines}"
+    )
 
 
-_FILES = {"safetensors": "encoder.safetensors", "torchvision": "encoder-torchvision.pth", "onnx": "encoder.onnx"}
+_FILES = {
+    "safetensors": ("encoder.safetensors", ".safetensors"),
+    "torchvision": ("encoder-torchvision.pth", ".pth", ".pt"),
+    "onnx": ("encoder.onnx", ".onnx"),
+}

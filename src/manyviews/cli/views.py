@@ -39,13 +39,13 @@ def draw_views(
     import torch
 
     from manyviews.data import load_dataset
+    from manyviews.training.files import check_writable
     from manyviews.views import SimCLRPolicy, contact_sheet, natural_size, save_png
     from manyviews.views.keyed import permutation
 
     if views < 1 or instances < 1:
         raise ValueError(f"views and instances must be >= 1, got {views} and {instances}")
-    if output.suffix.lower() != ".png":
-        raise ValueError(f"the sheet is a PNG: name it so, not {output}")
+    check_writable(output, (".png",), inputs=[data])
     images = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)["train"].images
     index = permutation(len(images), seed)[:instances]
     chosen = [images[int(i)] for i in index]

@@ -1,20 +1,24 @@
 """How embeddings (M, N, d) lie on the sphere: instances, views, dimension.
 
-`present` (M, N) says which views are there; without it, all. For one view alone pass `z[:, [view]]`.
+`present` (M, N) says which views are there; without it, all. For one view alone pass `z[:, [view]]`. A vector of length
+zero has no direction: all of them count as one point.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from manyviews.evaluation.knn import check_finite
 from manyviews.evaluation.progress import tracked
 
 BLOCK = 1024
-"""Rows whose products with all others are held at once."""
+COLUMNS = 8192
+"""Rows whose products with columns are held at once; of a block less than 2^24, up to which float32 counts."""
 BINS = 2**14
 """Steps from -1 to 1 in which cosines are counted."""
 
@@ -48,12 +52,11 @@ def uniformity(z: Tensor, present: Tensor | None = None, t: float = 2.0) -> Tens
         tensor(-4.)
     """
     z, there = _unit(z, present)
-    total = z.new_zeros((), dtype=torch.float64)
-    pairs = 0.0
+    total = pairs = 0.0
     for cosine, weight in _cosines(z, there):
-        total += weight * cosine.sub_(1).mul_(2 * t).exp_().sum(1).sum(dtype=torch.float64)
+        total += weight * _wide(cosine.sub_(1).mul_(2 * t).exp_().sum(1)).sum().item()
         pairs += weight * cosine.numel()
-    return (total / pairs).log().to(z.dtype)
+    return z.new_tensor(math.log(total / pairs))
 
 
 def wasserstein_uniformity(z: Tensor, present: Tensor | None = None) -> Tensor:
@@ -68,12 +71,12 @@ def wasserstein_uniformity(z: Tensor, present: Tensor | None = None) -> Tensor:
         1.0
     """
     z, there = _unit(z, present)
-    counts = z.new_zeros(BINS, dtype=torch.float64)
+    counts = torch.zeros(BINS, dtype=torch.float64)
     for cosine, weight in _cosines(z, there):
-        counts += weight * torch.histc(cosine.clamp_(-1, 1), BINS, -1, 1)
+        counts += weight * _wide(torch.histc(cosine.clamp_(-1, 1), BINS, -1, 1)).cpu()
     found = torch.cat([counts.new_zeros(1), counts.cumsum(0) / counts.sum()])
-    gap = found - even_law(z.shape[2], torch.linspace(-1, 1, BINS + 1, dtype=torch.float64, device=z.device))
-    return _area(gap[:-1], gap[1:]).sum().mul(2 / BINS).to(z.dtype)
+    gap = found - even_law(z.shape[2], torch.linspace(-1, 1, BINS + 1, dtype=torch.float64))
+    return _area(gap[:-1], gap[1:]).sum().mul(2 / BINS).to(z)
 
 
 def even_law(dim: int, x: Tensor) -> Tensor:
@@ -104,7 +107,7 @@ def spectrum(z: Tensor, present: Tensor | None = None) -> Tensor:
     """
     rows = _rows(z, present)
     # Through the small d x d matrix; in float64 its roots keep float32's digits.
-    return _eigenvalues(rows.T @ rows / len(rows)).sqrt().to(z.dtype)
+    return _eigenvalues(rows.T @ rows / len(rows)).sqrt().to(z)
 
 
 def numerical_rank(z: Tensor, present: Tensor | None = None) -> int:
@@ -129,8 +132,8 @@ def rankme(z: Tensor, present: Tensor | None = None) -> Tensor:
         >>> rankme(torch.eye(4)[:, None])
         tensor(4.)
     """
-    values = spectrum(z, present).double()
-    return torch.special.entr(values / values.sum()).sum().exp().to(z.dtype)
+    values = _wide(spectrum(z, present))
+    return torch.special.entr(values / values.sum()).sum().exp().to(z)
 
 
 def _cosines(z: Tensor, there: Tensor) -> Iterator[tuple[Tensor, float]]:
@@ -149,9 +152,9 @@ def _cosines(z: Tensor, there: Tensor) -> Iterator[tuple[Tensor, float]]:
             found = True
             # Without the diagonal: as size - 1 rows of size, from the second number on.
             yield square.flatten()[1:].view(size - 1, size + 1)[:, :-1].contiguous(), 0.5
-        if first + BLOCK < len(view):
+        for start in range(first + BLOCK, len(view), COLUMNS):
             found = True
-            yield rows @ view[first + BLOCK :].T, 1.0
+            yield rows @ view[start : start + COLUMNS].T, 1.0
     if not found:
         raise ValueError(f"two instances with the same view are needed, got {tuple(z.shape)}")
 
@@ -168,7 +171,12 @@ def _eigenvalues(matrix: Tensor) -> Tensor:
 
 def _rows(z: Tensor, present: Tensor | None) -> Tensor:
     z, there = _unit(z, present)
-    return z[there].double()
+    return _wide(z[there])
+
+
+def _wide(values: Tensor) -> Tensor:
+    """In float64, which some devices do not have."""
+    return (values.cpu() if values.device.type == "mps" else values).double()
 
 
 def _unit(z: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -181,4 +189,8 @@ def _unit(z: Tensor, present: Tensor | None) -> tuple[Tensor, Tensor]:
         raise ValueError(
             f"present must be a bool {tuple(z.shape[:2])}, not all False, got {present.dtype} {tuple(present.shape)}"
         )
-    return normalize(z.float() if z.dtype in (torch.float16, torch.bfloat16) else z, dim=2), present
+    check_finite("embeddings", z[present])
+    z = torch.where(present[..., None], z.float() if z.dtype in (torch.float16, torch.bfloat16) else z, 0)
+    z = normalize(z, dim=2)
+    nowhere = ~z.any(2, keepdim=True)
+    return torch.where(nowhere, torch.eye(1, z.shape[2], dtype=z.dtype, device=z.device), z), present

@@ -33,7 +33,8 @@ def knn_classify(
         >>> knn_classify(train, torch.tensor([0, 0, 1]), torch.tensor([[1.0, 0.2], [0.1, 1.0]]), k=2)
         tensor([0, 1])
     """
-    check_labelled("train", train, labels, classes)
+    labels = check_labelled("train", train, labels, classes)
+    check_finite("test", test)
     if test.dim() != 2 or test.shape[1] != train.shape[1]:
         raise ValueError(f"test must be (m, {train.shape[1]}) as train, got {tuple(test.shape)}")
     if k < 1 or not temperature > 0:
@@ -75,10 +76,18 @@ def _nearest(rows: Tensor, train: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return cosine[:, :k], place[:, :k]
 
 
-def check_labelled(name: str, h: Tensor, labels: Tensor, classes: int | None = None) -> None:
-    """Raise unless h is (n, d) with n labels from 0."""
+def check_finite(name: str, h: Tensor) -> None:
+    """Raise if there is a NaN or an infinity, without a mask as large as h."""
+    if not h.sum(dtype=None if h.dtype == torch.float64 else torch.float32).isfinite():
+        raise ValueError(f"{name} must be finite, and {tuple(h.shape)} values hold NaN or infinity")
+
+
+def check_labelled(name: str, h: Tensor, labels: Tensor, classes: int | None = None) -> Tensor:
+    """The labels as int64; raise unless h is finite (n, d) with n labels from 0."""
     if h.dim() != 2 or labels.shape != h.shape[:1] or len(h) == 0:
         raise ValueError(f"{name} must be (n, d) with n labels, got {tuple(h.shape)} and {tuple(labels.shape)}")
     if labels.is_floating_point() or int(labels.min()) < 0 or (classes is not None and int(labels.max()) >= classes):
         most = "0, 1, ..." if classes is None else f"0 to {classes - 1}"
         raise ValueError(f"labels must be whole numbers {most}, got {labels.min()} to {labels.max()} ({labels.dtype})")
+    check_finite(name, h)
+    return labels.long()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, l1_loss, linear
 
-from manyviews.evaluation.knn import check_labelled
+from manyviews.evaluation.knn import check_finite, check_labelled
 from manyviews.evaluation.progress import tracked
 
 Method = Literal["lbfgs", "sgd"]
@@ -54,8 +54,8 @@ class LinearProbe:
 
     def accuracy(self, h: Tensor, labels: Tensor) -> float:
         """Share of representations (n, d) put into their class."""
-        check_labelled("representations", h, labels, len(self.weight))
-        return (self.logits(h).argmax(1) == labels).double().mean().item()
+        labels = check_labelled("representations", h, labels, len(self.weight))
+        return int((self.logits(h).argmax(1) == labels).sum()) / len(labels)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def linear_probe(
         >>> linear_probe(h, labels).accuracy(h, labels)
         1.0
     """
-    check_labelled("representations", h, labels, classes)
+    labels = check_labelled("representations", h, labels, classes)
     count = int(labels.max()) + 1 if classes is None else classes
     if method == "sgd":
         descent = _Descent(count, learning_rate, epochs, batch_size, seed)
@@ -160,6 +160,8 @@ def linear_regression_probe(
         raise ValueError(
             f"representations must be (n, d) with n targets, got {tuple(h.shape)} and {tuple(targets.shape)}"
         )
+    check_finite("representations", h)
+    check_finite("targets", targets.float())
     x, y = h.float(), targets.float()
     mean, spread = x.mean(0), x.std(0, correction=0).clamp_min(1e-6)
     middle = y.median()  # the constant of least absolute error

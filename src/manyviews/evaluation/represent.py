@@ -13,13 +13,13 @@ from manyviews.data import ImageFiles
 from manyviews.evaluation import geometry
 from manyviews.evaluation.probe import Fresh
 from manyviews.evaluation.progress import tracked
+from manyviews.evaluation.retrieve import retrieval
 from manyviews.models import Embedder
 from manyviews.views import SimCLRPolicy, ViewBatches, plain_batches
+from manyviews.views.plain import PIECE
 
 Images = Tensor | ImageFiles
 
-PIECE = 256
-"""Views encoded at once."""
 EPOCH = 2**31 - 1
 """Of the views that are looked at, which are the same each time: an epoch no training reaches."""
 
@@ -47,15 +47,16 @@ def representations(
 
 
 def embedded_views(
-    embedder: Embedder, images: Images, index: Tensor, policy: SimCLRPolicy, views: int, seed: int
+    embedder: Embedder, images: Images, index: Tensor, policy: SimCLRPolicy, views: int, seed: int, workers: int = 0
 ) -> tuple[Tensor, Tensor]:
     """H (M, N, dim) and z (M, N, d) of views of the instances in `index`; the next file stands for a broken one."""
     h: list[Tensor] = []
     z: list[Tensor] = []
-    parts = index.split(max(1, PIECE // views))
     with evaluating(embedder) as like:
-        for part in tracked(parts, "embedding views", len(index), len):
-            drawn = policy(chosen(images, part), views=views, seed=seed, epoch=EPOCH, index=part)
+        batches = ViewBatches(images, policy, views, seed, workers, like.device)
+        parts = batches(EPOCH, list(index.split(max(1, PIECE // views))))
+        for drawn, _ in tracked(parts, "embedding views", len(index), lambda batch: len(batch[1])):
+            assert isinstance(drawn, Tensor)
             for rows, new in zip((h, z), embedder(drawn.to(like)), strict=True):
                 rows.append(new.float())
     return torch.cat(h), torch.cat(z)
@@ -84,11 +85,13 @@ def augmented(encoder: nn.Module, images: Images, size: int, seed: int = 0, work
     return fresh
 
 
-def shape_of(z: Tensor) -> dict[str, Any]:
+def geometry_of(z: Tensor) -> dict[str, Any]:
     """The geometry of embeddings (M, N, d), as numbers to write down.
 
+    `recall@1` is the share of instances whose second view is, among those of all, the nearest to their first.
+
     Example:
-        >>> shape_of(torch.eye(4)[:, None].expand(4, 2, 4))["alignment"]
+        >>> geometry_of(torch.eye(4)[:, None].expand(4, 2, 4))["alignment"]
         0.0
     """
     return {
@@ -98,14 +101,9 @@ def shape_of(z: Tensor) -> dict[str, Any]:
         "rank": geometry.numerical_rank(z),
         "rankme": geometry.rankme(z).item(),
         "dimensions": z.shape[2],
+        "recall@1": retrieval(z[:, 0], z[:, 1], ks=[1])["recall@1"],
         "spectrum": geometry.spectrum(z).tolist(),
     }
-
-
-def chosen(images: Images, index: Tensor) -> Tensor | Sequence[Tensor]:
-    if isinstance(images, Tensor):
-        return images[index.to(images.device)]
-    return [images.whole(int(number))[0] for number in index]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from manyviews.evaluation.knn import check_finite
 from manyviews.evaluation.progress import tracked
 
 ROWS = 1024
@@ -45,6 +46,8 @@ def retrieval(
         queries, gallery = queries[present], gallery[present]
     if not len(queries) or not ks or min(ks) < 1:
         raise ValueError(f"retrieval needs an instance and k >= 1, got {len(queries)} instances and k {tuple(ks)}")
+    check_finite("queries", queries)
+    check_finite("gallery", gallery)
     queries, gallery = normalize(queries.float(), dim=1), normalize(gallery.float(), dim=1)
     ranks = []
     for first in tracked(range(0, len(queries), ROWS), "blocks of queries", -(-len(queries) // ROWS)):
@@ -53,5 +56,5 @@ def retrieval(
         own = cosine.diagonal(first).unsqueeze(1)
         ranks.append((cosine >= own).sum(1))
     rank = torch.cat(ranks)
-    scores = {f"recall@{k}": (rank <= k).double().mean().item() for k in ks}
-    return {**scores, "median_rank": rank.double().quantile(0.5).item()}
+    scores = {f"recall@{k}": int((rank <= k).sum()) / len(rank) for k in ks}
+    return {**scores, "median_rank": rank.cpu().double().quantile(0.5).item()}

@@ -2,13 +2,13 @@
 
 from manyviews.export.neighbours import Query, nearest, query_of
 from manyviews.export.pictures import Pictures
-from manyviews.export.vectors import check_ending, ids_beside, vector_file
+from manyviews.export.vectors import check_vector_file, ids_beside, vector_file
 from manyviews.export.weights import onnx_file, torchvision_state
 
 __all__ = [
     "Pictures",
     "Query",
-    "check_ending",
+    "check_vector_file",
     "ids_beside",
     "nearest",
     "onnx_file",

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from manyviews.data import DatasetError, read_image
+from manyviews.evaluation.knn import check_finite
 from manyviews.export.pictures import LeftOut, Pictures
 from manyviews.models import ImageEncoder
 
@@ -33,9 +34,11 @@ def query_of(name: str, pictures: Pictures) -> Query:
     """
     path = Path(name).expanduser()
     if path.is_file():
-        folder = pictures.folder
-        inside = folder is not None and path.resolve().is_relative_to(folder.resolve())
-        own = str(path.resolve().relative_to(folder.resolve())) if inside and folder is not None else None
+        own = None
+        if pictures.folder is not None:
+            # By its place, not by what a link leads to: as the folder is listed.
+            place, folder = path.parent.resolve() / path.name, pictures.folder.resolve()
+            own = str(place.relative_to(folder)) if place.is_relative_to(folder) else None
         return Query(name, read_image(path), own)
     try:
         return Query(name, pictures[name], name)
@@ -59,6 +62,7 @@ def nearest(
     if count < 1:
         raise ValueError(f"count must be >= 1, got {count}")
     wanted = normalize(torch.cat([encoder([query.image]) for query in queries]).float().cpu(), dim=1)
+    check_finite("representations of the queries", wanted)
     found: dict[str, list[tuple[str, float]]] = {query.name: [] for query in queries}
     for names, h in pictures.encoded(encoder, left_out, workers):
         cosines = wanted @ normalize(h, dim=1).T

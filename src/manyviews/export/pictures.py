@@ -12,6 +12,7 @@ from torch import Tensor
 
 from manyviews.data import DatasetError, is_image_folder, load_dataset, read_image
 from manyviews.data.files import ENDINGS
+from manyviews.evaluation.knn import check_finite
 from manyviews.evaluation.progress import tracked
 from manyviews.models import ImageEncoder
 from manyviews.views import plain_files
@@ -69,7 +70,9 @@ class Pictures:
         batches = self._files(encoder.size, left_out, workers) if self.path else self._arrays()
         for names, images in tracked(batches, "images", None, lambda batch: len(batch[0])):
             found = True
-            yield names, encoder(images).float().cpu()
+            h = encoder(images).float().cpu()
+            check_finite(f"representations of {names[0]} and others", h)
+            yield names, h
         if not found:
             raise DatasetError(f"{self.source} holds no image that can be read ({', '.join(sorted(ENDINGS))})")
 
@@ -102,18 +105,20 @@ def listed(folder: Path, left_out: LeftOut, follow_links: bool = False) -> Itera
     def below(where: str) -> Iterator[str]:
         try:
             with os.scandir(where) as entries:
-                names = sorted((e.name, e.is_dir(follow_symlinks=False), e.is_symlink()) for e in entries)
+                names = sorted((e.name, e.is_dir(follow_symlinks=False), e.is_symlink(), e.is_file()) for e in entries)
         except OSError as error:
             left_out(f"{where} cannot be listed: {error}")
             return
-        for name, is_folder, is_link in names:
+        for name, is_folder, is_link, is_file in names:
             path = f"{where}{os.sep}{name}"
             if name.startswith("."):
                 continue
             if is_folder:
                 yield from below(path)
             elif Path(name).suffix.lower() in ENDINGS:
-                if not is_link or follow_links or Path(path).resolve().is_relative_to(root):
+                if not is_file:
+                    left_out(f"{path} is no file")
+                elif not is_link or follow_links or Path(path).resolve().is_relative_to(root):
                     yield path
                 else:
                     left_out(f"{path} is a link out of the folder (--follow-links takes it)")

@@ -12,7 +12,7 @@ import csv
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from manyviews.training.files import replaced
+from manyviews.training.files import check_writable, replaced
 
 Add = Callable[[Sequence[str], Tensor], None]
 """Writes ids and their vectors (n, d)."""
@@ -30,12 +30,11 @@ AT_ONCE = 4096
 """Ids held at once when they are copied."""
 
 
-def check_ending(path: Path) -> None:
-    """Raise, before any work is done, if such a file cannot be written here."""
-    if path.suffix.lower() not in (".npy", *_WRITERS):
-        raise ValueError(f"vectors go into a file that ends in .npy, {', '.join(_WRITERS)}, not {path}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"cannot write {path}: " + ("it is a folder" if path.is_dir() else f"no folder {path.parent}"))
+def check_vector_file(path: Path, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise, before any work is done, if such a file cannot be written there, or is one of the inputs."""
+    check_writable(path, (".npy", *_WRITERS), inputs)
+    if path.suffix.lower() == ".npy":
+        check_writable(ids_beside(path), (".csv",), inputs)
     if path.suffix.lower() == ".parquet":
         _pyarrow()
 
@@ -52,7 +51,7 @@ def vector_file(path: Path, dim: int) -> Iterator[Add]:
         ...     np.load(Path(folder) / "out.npz")["ids"].tolist()
         ['a.jpg', 'b.jpg']
     """
-    check_ending(path)
+    check_vector_file(path)
     ending = path.suffix.lower()
     with ExitStack() as stack:
         temporary = stack.enter_context(replaced(path))
@@ -61,7 +60,14 @@ def vector_file(path: Path, dim: int) -> Iterator[Add]:
             add = stack.enter_context(_npy(temporary, beside, dim))
         else:
             add = stack.enter_context(_WRITERS[ending](temporary, dim))
-        yield lambda ids, vectors: add([_text(name) for name in ids], vectors)
+
+        def checked(ids: Sequence[str], vectors: Tensor) -> None:
+            if vectors.shape != (len(ids), dim):
+                raise ValueError(f"vectors must be ({len(ids)}, {dim}), one for each id, got {tuple(vectors.shape)}")
+            if ids:
+                add([_text(name) for name in ids], vectors)
+
+        yield checked
 
 
 def ids_beside(path: Path) -> Path:
@@ -97,7 +103,7 @@ def _array(path: Path, dim: int) -> Iterator[Add]:
 
 @contextmanager
 def _npy(temporary: Path, beside: Path, dim: int) -> Iterator[Add]:
-    with beside.open("w", newline="") as file, _array(temporary, dim) as put:
+    with beside.open("w", newline="", encoding="utf-8") as file, _array(temporary, dim) as put:
         writer = csv.writer(file)
         writer.writerow(["id"])
 
@@ -114,7 +120,7 @@ def _npz(temporary: Path, dim: int) -> Iterator[Add]:
     vectors_part, ids_part = (temporary.with_name(f"{temporary.name}.{part}") for part in ("vectors", "ids"))
     count = longest = 0
     try:
-        with _array(vectors_part, dim) as put, ids_part.open("w") as lines:
+        with _array(vectors_part, dim) as put, ids_part.open("w", encoding="utf-8") as lines:
 
             def add(ids: Sequence[str], vectors: Tensor) -> None:
                 nonlocal count, longest
@@ -123,7 +129,7 @@ def _npz(temporary: Path, dim: int) -> Iterator[Add]:
                 count, longest = count + len(ids), max(longest, *map(len, ids))
 
             yield add
-        with zipfile.ZipFile(temporary, "w") as archive, ids_part.open() as lines:
+        with zipfile.ZipFile(temporary, "w") as archive, ids_part.open(encoding="utf-8") as lines:
             archive.write(vectors_part, "vectors.npy")
             with archive.open("ids.npy", "w", force_zip64=True) as member:
                 member.write(_header(f"<U{longest}", count))
@@ -141,7 +147,7 @@ def _npz(temporary: Path, dim: int) -> Iterator[Add]:
 
 @contextmanager
 def _csv(temporary: Path, dim: int) -> Iterator[Add]:
-    with temporary.open("w", newline="") as file:
+    with temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["id", *range(dim)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import logging
 import warnings
@@ -68,7 +69,7 @@ def onnx_file(encoder: ImageEncoder) -> bytes:
     except ImportError as error:
         raise ValueError(f"ONNX needs an extra: pip install 'manyviews[onnx]' ({error})") from error
     size = encoder.size
-    network = encoder.encoder.cpu()
+    network = copy.deepcopy(encoder.encoder).cpu()
     log, generator = logging.getLogger("torch.onnx"), torch.Generator().manual_seed(0)
     level = log.level
     log.setLevel(logging.ERROR)
@@ -99,5 +100,5 @@ def onnx_file(encoder: ImageEncoder) -> bytes:
     theirs = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
     ours = network(images)
     if theirs.shape != ours.shape or not (theirs - ours).abs().max() <= TOLERANCE * ours.abs().max():
-        raise EncoderError("onnxruntime finds other representations in the exported model: it was not written")
+        raise EncoderError("onnxruntime finds other representations in the exported model: it is of no use")
     return content.getvalue()

@@ -9,6 +9,7 @@ import json
 import operator
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from manyviews.data import DatasetError, pixels, read_image
-from manyviews.models.encoders import get_encoder, representation_dim
+from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
 from manyviews.views import plain_views
 
 KEY = "manyviews"
@@ -69,9 +70,10 @@ class ImageEncoder(nn.Module):
     def _views(self, images: Tensor | Sequence[Picture]) -> Tensor:
         if not isinstance(images, Tensor):
             if isinstance(images, (str, Path)) or not isinstance(images, Sequence) or not len(images):
-                raise ValueError(f"images must be a tensor or a list of images, got {images!r}")
+                got = f"{images!r}" if isinstance(images, (str, Path, list)) else type(images).__name__
+                raise ValueError(f"images must be a tensor or a list of images, got {got}")
             return plain_views([_opened(image).expand(3, -1, -1) for image in images], self.size)
-        if images.dim() != 4 or images.shape[1] not in (1, 3):
+        if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
             raise ValueError(f"images must be (B, 1 or 3, height, width), got {tuple(images.shape)}")
         if images.dtype == torch.uint8:
             return plain_views(images, self.size)
@@ -80,6 +82,9 @@ class ImageEncoder(nn.Module):
                 f"images must be uint8 of any size, or floats in [0, 1] of {self.size} x {self.size}, "
                 f"got {images.dtype} {tuple(images.shape)}"
             )
+        low, high = images.aminmax()
+        if not (low > -0.01 and high < 1.01):
+            raise ValueError(f"floats must lie between 0 and 1, and these lie between {low} and {high}: divide by 255?")
         return images
 
 
@@ -90,7 +95,13 @@ def _opened(image: Picture) -> Tensor:
         return read_image(Path(image))
     if isinstance(image, Image.Image):
         return pixels(image)
-    if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] not in (1, 3):
+    if (
+        not isinstance(image, Tensor)
+        or image.dtype != torch.uint8
+        or image.dim() != 3
+        or image.shape[0] not in (1, 3)
+        or not image.numel()
+    ):
         what = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
         raise ValueError(f"an image must be a file, a PIL picture or uint8 (1 or 3, height, width), got {what}")
     return image
@@ -111,9 +122,12 @@ def read_encoder(path: Path) -> tuple[nn.Module, Description]:
         EncoderError: the file is damaged, or its weights are of another architecture than it says.
     """
     about = _described(path)
+    # Ours are built without memory first: how much the header asks for is a stranger's choice.
+    ours = about.encoder in ENCODERS
     try:
-        encoder = get_encoder(about.encoder, **about.options)
-    except (ValueError, TypeError) as error:
+        with torch.device("meta") if ours else nullcontext():
+            encoder = get_encoder(about.encoder, **about.options)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise EncoderError(f"{path}: {error}") from error
     fill(encoder, path, about.encoder)
     return encoder, about
@@ -139,6 +153,8 @@ def fill(module: nn.Module, path: Path, what: str) -> None:
     if wrong:
         some = ", ".join(wrong[:3]) + (f", and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise EncoderError(f"{path} holds the weights of another architecture than {what}: {some}")
+    if any(tensor.is_meta for tensor in wanted.values()):
+        module.to_empty(device="cpu")
     module.load_state_dict(found)
 
 
@@ -151,7 +167,7 @@ def _described(path: Path) -> Description:
     except (OSError, SafetensorError) as error:
         raise EncoderError(f"cannot read {path}: {error}") from error
     if text is None:
-        raise EncoderError(f"{path} does not say which encoder it holds: only files that manyviews wrote do")
+        raise EncoderError(f"{path} does not say which encoder it holds, as files of manyviews do: train the run again")
     try:
         said = json.loads(text)
         options = {name: OPTIONS[name](value) for name, value in said["options"].items()}

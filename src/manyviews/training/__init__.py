@@ -1,6 +1,6 @@
 """The training loop, recipes, optimisers, checkpoints, gradient caching, batch norm over ranks."""
 
-from manyviews.training.assess import How, evaluate
+from manyviews.training.assess import EvaluationConfig, evaluate
 from manyviews.training.cache import cached_backward
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.loop import DivergedError
@@ -18,7 +18,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "DivergedError",
-    "How",
+    "EvaluationConfig",
     "InterruptedTraining",
     "RankBatchNorm",
     "Run",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyviews.data import Dataset, ImageFiles, load_dataset
+from manyviews import __version__
+from manyviews.data import Dataset, load_dataset
 from manyviews.evaluation import PAPER, augmented, few_labels, knn_classify, linear_probe, representations
+from manyviews.evaluation.knn import check_labelled
 from manyviews.evaluation.probe import HELD_OUT, Method, Settings
-from manyviews.evaluation.represent import EPOCH, embedded_views, shape_of
+from manyviews.evaluation.represent import EPOCH, Images, embedded_views, geometry_of
 from manyviews.models import Embedder
 from manyviews.training.config import Config, ConfigError, Device
 from manyviews.training.run import EVALUATION, Run
 from manyviews.training.setup import LARGE, built, device_of, policy_of, threads
 from manyviews.views.keyed import permutation
-
-Images = Tensor | ImageFiles
 
 MOST_INSTANCES = 10_000
 """Whose geometry is looked at."""
@@ -30,8 +32,8 @@ DRAWS = 3
 
 
 @dataclass(frozen=True)
-class How:
-    """How to evaluate."""
+class EvaluationConfig:
+    """How a run is evaluated."""
 
     probe: Method = "lbfgs"
     """lbfgs finds the minimum, with a penalty chosen on a part of the training set; sgd is the paper's."""
@@ -66,7 +68,11 @@ class How:
 
 
 def evaluate(
-    run: Run | str | Path, *, data: str | Path | None = None, how: How | None = None, device: Device = "auto"
+    run: Run | str | Path,
+    *,
+    data: str | Path | None = None,
+    how: EvaluationConfig | None = None,
+    device: Device = "auto",
 ) -> dict[str, Any]:
     """Evaluate a finished run, on its own data or on other data, and write it into the run's directory.
 
@@ -78,8 +84,8 @@ def evaluate(
 
     Returns:
         `scores` (kNN and probe of each representation; None without labels, and `why` says so), `geometry` of
-        representations and embeddings of views, and on how many instances. `evaluation.json` holds the same, or
-        `evaluation-DATA.json` for other data.
+        representations and embeddings of views, on how many instances, and `notes` on what to think of it.
+        `evaluation.json` holds the same, or `evaluation-DATA.json` for other data.
 
     Raises:
         ValueError: there is no such run, or it is not finished, or the data is not what it should be.
@@ -89,9 +95,11 @@ def evaluate(
         >>> mv.evaluate("runs/demo")["scores"]["trained encoder"]["linear"]  # doctest: +SKIP
         0.444
     """
-    how = How() if how is None else how
+    how = EvaluationConfig() if how is None else how
     how.check()
     run = run if isinstance(run, Run) else Run.open(run)
+    if not os.access(run.path, os.W_OK):
+        raise ConfigError(f"cannot write into {run.path}: no permission")
     embedder, config = run.embedder, run.config
     if data is None:
         dataset = load_dataset(
@@ -102,16 +110,23 @@ def evaluate(
         dataset = load_dataset(data, strict=config.strict, follow_links=config.follow_links)
     with threads(dataclasses.replace(config, devices=1)):
         found = evaluated(embedder.to(device_of(device)), dataset, config, how)
-    run.write_evaluation(found, evaluation_name(None if data is None else dataset.name))
+    found = {"source": config.data if data is None else str(data), "manyviews": __version__, **found}
+    run.write_evaluation(found, evaluation_name(data, dataset.name))
     return found
 
 
-def evaluation_name(data: str | None) -> str:
+def evaluation_name(data: str | Path | None, name: str) -> str:
     """The file in a run's directory with its evaluation, on its own data or on other data of this name."""
-    return EVALUATION if data is None else f"evaluation-{re.sub(r'[^A-Za-z0-9._-]+', '-', data)}.json"
+    if data is None:
+        return EVALUATION
+    path = Path(data).expanduser()
+    # Folders of the same name are not the same data.
+    apart = f"-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}" if path.exists() else ""
+    plain = re.sub(r"[^\w.-]+", "-", name)
+    return f"evaluation-{plain}{apart}.json"
 
 
-def evaluated(embedder: Embedder, data: Dataset, config: Config, how: How) -> dict[str, Any]:
+def evaluated(embedder: Embedder, data: Dataset, config: Config, how: EvaluationConfig) -> dict[str, Any]:
     """What `evaluate` finds, of a model in memory."""
     assert config.size is not None
     split = next((name for name in ("test", "valid") if name in data.splits), "train")
@@ -129,6 +144,7 @@ def evaluated(embedder: Embedder, data: Dataset, config: Config, how: How) -> di
         encoders["trained encoder"] = embedder.encoder
         settings = how.settings(data, config.size)
         found |= {
+            "notes": _notes(data, *parts),
             "held_out": split == "train",
             "train_instances": len(parts[0].index),
             "test_instances": len(parts[1].index),
@@ -140,7 +156,7 @@ def evaluated(embedder: Embedder, data: Dataset, config: Config, how: How) -> di
                 for name, encoder in encoders.items()
             },
         }
-    found["geometry"] = _geometry(embedder, tests, config)
+    found["geometry"] = _geometry(embedder, tests, config, how.workers)
     return found
 
 
@@ -165,27 +181,41 @@ def _labelled(data: Dataset, tests: _Part, config: Config) -> tuple[_Part, _Part
         return f"{data.name} has no labels: no kNN and no linear probe"
     if tests.labels is None:
         return f"{data.name} has no labels in its test set: no kNN and no linear probe"
+    if len(train.index) < 2 * HELD_OUT:
+        return f"{data.name} has {len(train.index)} labelled instances: too few for kNN and a linear probe"
     if tests.images is not train.images:
         return train, tests
     # No test set: a part of the instances stands for one. The encoder may have seen them, but not their labels.
     order = permutation(len(train.index), config.seed, EPOCH)
     count = len(order) // HELD_OUT
-    if not count:
-        return f"{data.name} has no test set, and {len(order)} instances are too few to make one"
     apart = order[:count].sort().values, order[count:].sort().values
     return dataclasses.replace(train, index=apart[1]), dataclasses.replace(train, index=apart[0])
 
 
+def _notes(data: Dataset, train: _Part, test: _Part) -> list[str]:
+    """What makes the scores mean less than they seem to."""
+    assert train.labels is not None
+    assert test.labels is not None
+    known, asked = (set(part.labels[part.index].tolist()) for part in (train, test) if part.labels is not None)
+    notes = []
+    if unknown := sorted(asked - known):
+        names = ", ".join(data.classes[label] if label < len(data.classes) else str(label) for label in unknown[:5])
+        notes.append(f"{len(unknown)} classes of the test set are not in the training set, so never right: {names}")
+    if len(known) == 1:
+        notes.append("all training instances are of one class: the scores say nothing")
+    return notes
+
+
 def _scores(
-    encoder: nn.Module, train: _Part, test: _Part, size: int, classes: int, settings: Settings, how: How
+    encoder: nn.Module, train: _Part, test: _Part, size: int, classes: int, settings: Settings, how: EvaluationConfig
 ) -> dict[str, Any]:
     assert train.labels is not None
     assert test.labels is not None
     h, kept = representations(encoder, train.images, train.index, size, how.workers)
     queries, asked = representations(encoder, test.images, test.index, size, how.workers)
-    if not (h.isfinite().all() and queries.isfinite().all()):
-        raise ValueError("representations are not finite: the encoder is of no use")
-    labels, answers = train.labels[kept].to(h.device), test.labels[asked].to(h.device)
+    # Labels outside the classes are a mistake of the data, named before anything is counted.
+    labels = check_labelled("training representations", h, train.labels[kept].to(h.device), classes)
+    answers = check_labelled("test representations", queries, test.labels[asked].to(h.device), classes)
     guess = knn_classify(h, labels, queries, classes=classes)
     if how.probe == "sgd":
         fresh = augmented(encoder, _subset(train.images, kept), size, workers=how.workers) if how.augment else None
@@ -201,7 +231,7 @@ def _scores(
                 "labels": len(draws[0]),
                 "linear": [one.accuracy(queries, answers) for one in probes],
             }
-    knn = (guess == answers).double().mean().item()
+    knn = int((guess == answers).sum()) / len(answers)
     return {"knn": knn, "linear": probe.accuracy(queries, answers), "few": few}
 
 
@@ -211,12 +241,10 @@ def _subset(images: Images, index: Tensor) -> Images:
     return dataclasses.replace(images, paths=tuple(images.paths[number] for number in index.tolist()))
 
 
-def _geometry(embedder: Embedder, part: _Part, config: Config) -> dict[str, Any] | None:
+def _geometry(embedder: Embedder, part: _Part, config: Config, workers: int) -> dict[str, Any] | None:
     """Of views drawn as in training; None of a single instance."""
     if len(part.index) < 2:
         return None
     index = part.index[permutation(len(part.index), config.seed, EPOCH)[:MOST_INSTANCES]]
-    h, z = embedded_views(embedder, part.images, index, policy_of(config), config.views, config.seed)
-    if not (h.isfinite().all() and z.isfinite().all()):
-        raise ValueError("embeddings are not finite: the encoder is of no use")
-    return {"instances": len(index), "views": config.views, "h": shape_of(h), "z": shape_of(z)}
+    h, z = embedded_views(embedder, part.images, index, policy_of(config), config.views, config.seed, workers)
+    return {"instances": len(index), "views": config.views, "h": geometry_of(h), "z": geometry_of(z)}

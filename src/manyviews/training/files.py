@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def check_writable(path: Path, endings: Collection[str], inputs: Iterable[str | Path] = ()) -> None:
+    """Raise, before any work is done for it, unless a file of such an ending can be written there over no input."""
+    if path.suffix.lower() not in endings:
+        raise ValueError(f"the output must end in {', '.join(endings)}, and {path} does not")
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ValueError(f"cannot write {path}: {path.parent} is no folder that can be written to")
+    for given in inputs:
+        if path.exists() and Path(given).expanduser().exists() and path.samefile(Path(given).expanduser()):
+            raise ValueError(f"{path} is what is read: name another output")
 
 
 @contextmanager

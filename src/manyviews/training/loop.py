@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from manyviews.data import Dataset
 from manyviews.losses import Objective, SupCon
 from manyviews.models import Embedder
-from manyviews.training.assess import How, evaluated
+from manyviews.training.assess import EvaluationConfig, evaluated
 from manyviews.training.cache import Views, cached_backward
 from manyviews.training.checkpoints import load_checkpoint, save_checkpoint
 from manyviews.training.config import ConfigError
@@ -271,7 +271,7 @@ class Training:
         if not self.config.probe:
             return
         self.journal.say("trained; now evaluated")
-        how = How(few=(), workers=self.config.workers)
+        how = EvaluationConfig(few=(), workers=self.config.workers)
         try:
             with self.journal.aside():
                 found = evaluated(self.embedder, self.data, self.config, how)

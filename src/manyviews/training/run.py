@@ -5,7 +5,7 @@
 - log.txt: what was said, and when
 - checkpoints/: to go on from
 - encoder.safetensors, head.safetensors: what was learned, when it is finished
-- evaluation.json: kNN and linear probe, where there are labels
+- evaluation.json: kNN and linear probe, where there are labels; geometry
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Run:
 
     Example:
         >>> import manyviews as mv
-        >>> mv.train(mv.Config(epochs=1), output="runs/mine").encoder  # doctest: +SKIP
-        ResNet(...)
+        >>> mv.train(mv.Config(epochs=1), output="runs/mine").encoder(["a.jpg"]).shape  # doctest: +SKIP
+        torch.Size([1, 192])
     """
 
     path: Path
@@ -144,7 +144,7 @@ class Run:
         write_atomically(self.path / ENCODER, file_of(embedder.encoder, about))
 
     def write_evaluation(self, found: dict[str, Any], file: str = EVALUATION) -> None:
-        write_atomically(self.path / file, json.dumps(found, indent=2) + "\n")
+        write_atomically(self.path / file, json.dumps(found, indent=2, allow_nan=False) + "\n")
 
 
 def load_encoder(path: str | Path) -> ImageEncoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def _fitted(picture: Tensor, cell: int) -> Tensor:
 
 def save_png(picture: Image.Image, path: Path) -> None:
     """Write a PNG that is there whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         picture.save(part, format="PNG")
         part.replace(path)

@@ -1,0 +1,23 @@
+"""What the commands share: kinds of arguments, and what is said once, on the first rank."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+ImagesName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+Output = tyro.conf.arg(aliases=["-o"])
+
+
+def first_rank() -> bool:
+    """Whether this process is the first of those that torchrun, SLURM or we have started."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def complain(message: object) -> None:
+    if first_rank():
+        print(f"manyviews: {message}", file=sys.stderr)
