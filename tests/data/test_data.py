@@ -314,7 +314,7 @@ def test_names_given_as_paths() -> None:
         (lambda root: root.mkdir(), "holds no images"),
         (lambda root: (root / "cat").mkdir(parents=True), "the class cat has no image"),
         (lambda root: None, "no data set"),
-        (lambda root: root.write_text("hello"), "expected a folder of images"),
+        (lambda root: root.write_text("hello"), "expected a folder, a .npz"),
     ],
 )
 def test_folders_that_are_not(tmp_path: Path, make: object, message: str) -> None:
@@ -389,7 +389,7 @@ POINTER = struct.pack("<Q", 0x4141414141414141)
     [
         Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), forged_dtype(), False, POINTER)),
         Forged(np.float64(1).__reduce__()[0], (forged_dtype(), POINTER)),
-        Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype("O"), False, [1])),
+        Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype("O"), False, POINTER)),
         Forged(RECONSTRUCT, (np.ndarray, (300_000, 3072), b"B")),
         np.array([object], dtype=object),
         np.zeros(2, dtype=[("a", "i4")]),
@@ -599,9 +599,7 @@ def test_arrays(tmp_path: Path) -> None:
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.zeros(2)}, "labels must be integers"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.array([0, 2**63 + 5], np.uint64)}, "from 0"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "train_images": np.zeros((2, 4, 4, 3), np.uint8)}, "twice"),
-        ({"train_x_test": np.zeros((2, 4, 4, 3), np.uint8)}, "do not know what"),
         ({"labels": np.arange(3)}, "no images to train on"),
-        ({"pictures": np.zeros((2, 4, 4, 3), np.uint8)}, "do not know what 'pictures' is"),
     ],
 )
 def test_arrays_that_are_not_images(tmp_path: Path, held: dict, message: str) -> None:

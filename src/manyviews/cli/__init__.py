@@ -1,4 +1,4 @@
-"""The command line: `manyviews train`, `evaluate`, `embed`, `neighbours`, `export`, `views`, `losses`."""
+"""The command line: `manyviews train`, `evaluate`, `embed`, `neighbours`, `export`, `data`, `views`, `losses`."""
 
 import signal
 import sys
@@ -8,6 +8,7 @@ from collections.abc import Callable
 import tyro
 
 from manyviews.cli.console import complain
+from manyviews.cli.data import show_data
 from manyviews.cli.evaluate import evaluate_run
 from manyviews.cli.losses import losses
 from manyviews.cli.train import train_command
@@ -19,6 +20,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "embed": embed,
     "neighbours": neighbours,
     "export": export_run,
+    "data": show_data,
     "views": draw_views,
     "losses": losses,
 }

@@ -3,6 +3,7 @@
 from manyviews.data.dataset import Dataset, DatasetError, Split
 from manyviews.data.files import BadImageError, ImageFiles, pixels, read_image
 from manyviews.data.load import data_home, is_image_folder, load_dataset
+from manyviews.data.suspicious import suspicious
 
 __all__ = [
     "BadImageError",
@@ -15,4 +16,5 @@ __all__ = [
     "load_dataset",
     "pixels",
     "read_image",
+    "suspicious",
 ]

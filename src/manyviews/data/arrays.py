@@ -12,21 +12,27 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from manyviews.data import bundles
 from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split
+from manyviews.data.modality import as_images
 
 MOST_CLASSES = 10**6
 MOST_BYTES = 2**36
 SPLITS = {"train": "train", "val": "valid", "valid": "valid", "test": "test"}
+IMAGES = r"(?:(\w+)_)?(images|labels)|(x|y)(?:_(\w+))?"
+"""The names of arrays in a file of images."""
 NAMES = {"images": "images", "x": "images", "labels": "labels", "y": "labels"}
 
 
 def load_arrays(path: Path) -> Dataset:
+    """Images, or, where there are arrays of other names, a bundle (`bundles.py`)."""
     arrays = _read(path)
+    if not all(re.fullmatch(IMAGES, name) for name in arrays):
+        return bundles.from_arrays(arrays, path.stem, str(path))
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
-        match = re.fullmatch(r"(?:(\w+)_)?(images|labels)|(x|y)(?:_(\w+))?", name)
+        match = re.fullmatch(IMAGES, name)
         split = SPLITS.get((match[1] or match[4] or "train") if match else "")
         if match is None or split is None:
             raise DatasetError(
@@ -85,16 +91,3 @@ def _split(parts: dict[str, np.ndarray], where: str) -> Split:
             raise DatasetError(f"{where}: labels must number classes from 0, got {given.min()} to {given.max()}")
         labels = torch.from_numpy(given.astype(np.int64))
     return Split({IMAGE: as_images(parts["images"], where)}, labels)
-
-
-def as_images(array: np.ndarray, where: str) -> Tensor:
-    """uint8 (n, C, H, W) from (n, H, W), (n, H, W, C) or (n, C, H, W), C 1 or 3."""
-    if array.dtype != np.uint8:
-        raise DatasetError(f"{where}: images must be uint8 from 0 to 255, got {array.dtype}")
-    if array.ndim == 3:
-        array = array[:, None]
-    elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
-        array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
-        raise DatasetError(f"{where}: images must be (n, height, width, 3) or (n, 3, height, width), got {array.shape}")
-    return torch.from_numpy(np.ascontiguousarray(array))

@@ -23,18 +23,27 @@ class DatasetError(ValueError):
 class Split:
     """Instances: for each modality a tensor of n rows, or images on disk; labels (n,) if there are any.
 
-    Images are uint8 (n, C, H, W), features float32 (n, d) or (n, T, d).
+    Images are uint8 (n, C, H, W), features float32 (n, d) or sequences (n, T, d). Labels are classes from 0, or floats.
     """
 
     modalities: Mapping[str, Tensor | ImageFiles]
     labels: Tensor | None = None
+    lengths: Mapping[str, Tensor] = field(default_factory=dict)
+    """Of sequences: how many steps (n,) there are, from the first; the rest is padding."""
+    present: Mapping[str, Tensor] = field(default_factory=dict)
+    """Of modalities that some instances lack: bool (n,). The rows of those that lack it are zeros."""
+    ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        lengths = {name: len(rows) for name, rows in self.modalities.items()}
+        counts = {name: len(rows) for name, rows in self.modalities.items()}
+        counts |= {f"the lengths of {name}": len(rows) for name, rows in self.lengths.items()}
+        counts |= {f"the presence of {name}": len(rows) for name, rows in self.present.items()}
         if self.labels is not None:
-            lengths["labels"] = len(self.labels)
-        if not self.modalities or len(set(lengths.values())) != 1 or 0 in lengths.values():
-            raise DatasetError(f"modalities and labels must have the same instances, at least one, got {lengths}")
+            counts["labels"] = len(self.labels)
+        if self.ids:
+            counts["ids"] = len(self.ids)
+        if not self.modalities or len(set(counts.values())) != 1 or 0 in counts.values():
+            raise DatasetError(f"modalities and labels must have the same instances, at least one, got {counts}")
 
     def __repr__(self) -> str:
         shapes = {name: tuple(getattr(rows, "shape", (len(rows),))) for name, rows in self.modalities.items()}

@@ -6,7 +6,7 @@ import difflib
 import os
 from pathlib import Path
 
-from manyviews.data import arrays, cifar, embedded, files
+from manyviews.data import arrays, bundles, cifar, embedded, files, sentiment
 from manyviews.data.dataset import Dataset, DatasetError
 
 NAMED = ("photos", "digits", *cifar.LAYOUTS)
@@ -35,7 +35,7 @@ def load_dataset(
     Args:
         source: a path that exists, else "photos" or "digits" (in the package), "cifar10" or "cifar100" (in
             `data_home()`, downloaded if need be). A path is a folder of images, a CIFAR folder or archive, a .npz or
-            .npy file.
+            .npy file of images, or a bundle of features (.npz, .pkl, .mat, or a folder of MERBench).
         classes: a text file that names the classes (subfolders) to take, one a line.
         strict: a broken image is an error, instead of being named and left out.
         follow_links: take images behind links that lead out of the folder.
@@ -67,7 +67,13 @@ def load_dataset(
             raise DatasetError(f"{path} holds more than one CIFAR: name one of {', '.join(map(str, inside))}")
         if inside:
             return load_dataset(inside[0])
+        if sentiment.is_merbench(path):
+            return sentiment.load_merbench(path)
         return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
     if path.suffix.lower() in (".npz", ".npy"):
         return arrays.load_arrays(path)
-    raise DatasetError(f"{path}: expected a folder of images, a .npz or .npy file, or an archive of CIFAR")
+    if path.suffix.lower() in (".pkl", ".pickle"):
+        return sentiment.load_pickle(path)
+    if path.suffix.lower() == ".mat":
+        return bundles.load_mat(path)
+    raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or an archive of CIFAR")

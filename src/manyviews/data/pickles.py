@@ -6,6 +6,7 @@ The names a pickle calls are answered by small stand-ins that take an array's by
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 from typing import IO, Any
@@ -16,13 +17,14 @@ from manyviews.data.dataset import DatasetError
 
 
 class _Dtype:
-    """Stands for numpy.dtype: booleans, integers, floats and fixed strings, nothing with a pointer in it."""
+    """Stands for numpy.dtype: booleans, integers, floats and fixed strings; an array of objects becomes a list."""
 
     def __init__(self, code: str | bytes, *_flags: object) -> None:
         code = code.decode("latin1") if isinstance(code, bytes) else code
-        if not isinstance(code, str) or not re.fullmatch(r"[<>=|]?([iu][1248]|f[248]|b1|[SU]\d{1,5})", code):
+        if not isinstance(code, str) or not re.fullmatch(r"[<>=|]?([iu][1248]|f[248]|b1|[SU]\d{1,5}|O8?)", code):
             raise pickle.UnpicklingError(f"an array of {code!r}")
-        self.dtype = np.dtype(code)
+        self.objects = code.endswith(("O", "O8"))
+        self.dtype = np.dtype("u1" if self.objects else code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         order: Any = state[1].decode("latin1") if isinstance(state[1], bytes) else state[1]
@@ -34,19 +36,28 @@ class _Dtype:
 class _Array:
     """Stands for an array until its bytes are there."""
 
-    value: np.ndarray | None = None
+    value: np.ndarray | list[Any] | None = None
 
     def __init__(self, *_shape: object) -> None:
         pass
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, dtype, fortran, content = state
+        if isinstance(dtype, _Dtype) and dtype.objects:
+            if not isinstance(content, list) or math.prod(shape) != len(content):
+                raise pickle.UnpicklingError("an array of objects that is no list of them")
+            self.value = content
+            for length in reversed(shape[1:]):
+                self.value = [self.value[first : first + length] for first in range(0, len(self.value), length)]
+            return
         self.value = _array(content, dtype, shape, "F" if fortran else "C")
 
 
 def _array(content: object, dtype: object, shape: object, order: object = "C") -> np.ndarray:
     if not isinstance(content, (bytes, bytearray)) or not isinstance(dtype, _Dtype) or order not in ("C", "F"):
         raise pickle.UnpicklingError("an array that is not plain bytes")
+    if dtype.objects:
+        raise pickle.UnpicklingError("objects in the bytes of an array")
     return np.frombuffer(bytes(content), dtype.dtype).reshape(shape, order=order)  # type: ignore[call-overload]
 
 
@@ -91,7 +102,7 @@ def _resolved(held: object) -> Any:
     if isinstance(held, _Array):
         if held.value is None:
             raise pickle.UnpicklingError("an array without its bytes")
-        return held.value
+        return _resolved(held.value) if isinstance(held.value, list) else held.value
     if isinstance(held, dict):
         return {key: _resolved(value) for key, value in held.items()}
     if isinstance(held, (list, tuple)):

@@ -1,0 +1,176 @@
+"""Bundles: features of several modalities for the same instances, with labels if there are any.
+
+In a .npz file an array is `SPLIT/NAME` or `NAME_SPLIT` (or `NAME`, for training), SPLIT one of train, valid, test:
+
+- `text`, `audio`, or any other name: features (n, d), padded sequences (n, T, d), or images uint8 (n, H, W, 3)
+- `text_length`: steps of each sequence; without it, steps of zeros at the front or the end are padding
+- `text_present`: which instances have it; without it, those whose features are all NaN have not
+- `label` (or `y`): integers for classes, floats for a quantity
+- `id`: a name for each instance
+
+Padding at the front is moved to the end. A .mat file has a cell `X` of views (n, d) and classes `Y`; of each class
+every fifth instance is for testing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyviews.data.dataset import Dataset, DatasetError, Split
+from manyviews.data.matlab import load_matlab
+from manyviews.data.modality import Modality
+
+SPLITS = {"train": "train", "val": "valid", "valid": "valid", "dev": "valid", "test": "test"}
+LABELS = ("label", "labels", "y")
+IDS = ("id", "ids")
+
+
+@dataclass
+class Raw:
+    """A split as it stands in a file, unchecked."""
+
+    modalities: dict[str, np.ndarray] = field(default_factory=dict)
+    labels: np.ndarray | None = None
+    lengths: dict[str, np.ndarray] = field(default_factory=dict)
+    present: dict[str, np.ndarray] = field(default_factory=dict)
+    ids: tuple[str, ...] = ()
+
+
+def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Dataset:
+    """A bundle from the named arrays of a file."""
+    raws: dict[str, Raw] = {}
+    notes: list[str] = []
+    for key, array in arrays.items():
+        split, what = parsed(key)
+        raw = raws.setdefault(split, Raw())
+        modality, _, suffix = what.rpartition("_")
+        if what in LABELS:
+            raw.labels = array
+        elif what in IDS:
+            raw.ids = tuple(map(str, array.ravel()))
+        elif modality and suffix in ("length", "lengths"):
+            raw.lengths[modality] = array
+        elif modality and suffix == "present":
+            raw.present[modality] = array
+        elif array.dtype.kind in "US":
+            notes.append(f"{key} is text, not numbers")
+        else:
+            raw.modalities[what] = array
+    return assembled(raws, name, where, notes)
+
+
+def parsed(key: str) -> tuple[str, str]:
+    """Split and name of an array.
+
+    Example:
+        >>> parsed("train/text"), parsed("text_length_test"), parsed("val_audio"), parsed("audio")
+        (('train', 'text'), ('test', 'text_length'), ('valid', 'audio'), ('train', 'audio'))
+    """
+    before, after, slash = key.partition("_"), key.rpartition("_"), key.partition("/")
+    for split, what in ((slash[0], slash[2]), (after[2], after[0]), (before[0], before[2])):
+        if split in SPLITS and what:
+            return SPLITS[split], what
+    return "train", key
+
+
+def load_mat(path: Path) -> Dataset:
+    """A bundle from a .mat file: its views are named view1, view2, ..."""
+    held = load_matlab(path)
+    if not isinstance(held.get("X"), list) or not isinstance(held.get("Y"), np.ndarray):
+        raise DatasetError(f"{path}: expected a cell X of views and an array Y of classes, got {', '.join(held)}")
+    labels = held["Y"].reshape(-1)
+    if not (labels == labels.astype(np.int64)).all():
+        raise DatasetError(f"{path}: Y must hold whole numbers")
+    labels = labels.astype(np.int64)
+    for number, view in enumerate(held["X"], 1):
+        if view.ndim != 2 or len(view) != len(labels):
+            raise DatasetError(f"{path}: view {number} of X must be ({len(labels)}, d) as Y, got {view.shape}")
+    # How many of its class come before each instance.
+    before = np.zeros(len(labels), np.int64)
+    for label in np.unique(labels):
+        before[labels == label] = np.arange((labels == label).sum())
+    raws = {
+        split: Raw({f"view{number}": view[rows] for number, view in enumerate(held["X"], 1)}, labels[rows])
+        for split, rows in (("train", before % 5 != 4), ("test", before % 5 == 4))
+        if rows.any()
+    }
+    return assembled(raws, path.stem, str(path), [])
+
+
+def assembled(raws: Mapping[str, Raw], name: str, where: str, notes: list[str]) -> Dataset:
+    """A data set of checked splits, whose modalities and labels go together."""
+    raws = {split: raw for split, raw in raws.items() if raw.modalities}
+    if "train" not in raws:
+        raise DatasetError(f"{where} holds no features to train on, only {', '.join(raws) or 'nothing'}")
+    labels, classes = _labels(raws, where)
+    splits = {split: _checked(raw, labels.get(split), f"{where}, {split}", notes) for split, raw in raws.items()}
+    first = splits["train"]
+    for split, other in splits.items():
+        for modality in {*first.modalities, *other.modalities}:
+            here, there = (_width(part.modalities.get(modality)) for part in (first, other))
+            if here != there:
+                raise DatasetError(f"{where}: {modality} is {here} in train and {there} in {split}")
+    order = [split for split in ("train", "valid", "test") if split in splits]
+    return Dataset(name, {split: splits[split] for split in order}, classes, tuple(notes))
+
+
+def _width(rows: Any) -> str:
+    if rows is None:
+        return "not there"
+    kind = {2: "features", 3: "sequences", 4: "images"}[rows.dim()]
+    return kind if rows.dim() == 4 else f"{kind} of {rows.shape[-1]}"
+
+
+def _labels(raws: Mapping[str, Raw], where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Labels of each split, and the names of classes if they are integers."""
+    found = {split: raw.labels for split, raw in raws.items() if raw.labels is not None}
+    if not found:
+        return {}, ()
+    if lacking := [split for split in raws if split not in found]:
+        raise DatasetError(f"{where}: {', '.join(lacking)} has no labels, and {', '.join(found)} has: give all or none")
+    flat: dict[str, np.ndarray] = {}
+    for split, array in found.items():
+        if array.size != len(array) or array.dtype.kind not in "iubf":
+            raise DatasetError(f"{where}, {split}: labels must be a number each, got {array.dtype} {array.shape}")
+        flat[split] = array.reshape(-1)
+        if array.dtype.kind == "f" and not np.isfinite(flat[split]).all():
+            row = int(np.flatnonzero(~np.isfinite(flat[split]))[0])
+            raise DatasetError(f"{where}, {split}: the label of row {row} is {flat[split][row]}")
+    if any(array.dtype.kind == "f" for array in flat.values()):
+        return {split: torch.from_numpy(array.astype(np.float32)) for split, array in flat.items()}, ()
+    names = np.unique(np.concatenate(list(flat.values())))
+    places = {split: torch.from_numpy(np.searchsorted(names, array)) for split, array in flat.items()}
+    return places, tuple(map(str, names.tolist()))
+
+
+def _checked(raw: Raw, labels: Tensor | None, where: str, notes: list[str]) -> Split:
+    counts = {modality: len(array) for modality, array in raw.modalities.items()}
+    counts |= {} if labels is None else {"labels": len(labels)}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DatasetError(f"{where}: modalities must have the same instances, got {told}")
+    for kind, names in (("length", raw.lengths), ("present", raw.present)):
+        if odd := [name for name in names if name not in raw.modalities]:
+            raise DatasetError(f"{where}: {odd[0]}_{kind} without {odd[0]}")
+    ready = {
+        modality: Modality(array, raw.lengths.get(modality), raw.present.get(modality), f"{where}, {modality}", notes)
+        for modality, array in raw.modalities.items()
+    }
+    there = np.stack([one.present for one in ready.values()])
+    if not there.any(0).all():
+        row = int(np.flatnonzero(~there.any(0))[0])
+        raise DatasetError(f"{where}: row {row} has none of {', '.join(ready)}: leave it out")
+    return Split(
+        {modality: torch.from_numpy(one.rows) for modality, one in ready.items()},
+        labels,
+        {modality: torch.from_numpy(one.lengths) for modality, one in ready.items() if one.lengths is not None},
+        {modality: torch.from_numpy(one.present) for modality, one in ready.items() if not one.present.all()},
+        raw.ids,
+    )

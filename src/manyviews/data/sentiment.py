@@ -1,0 +1,137 @@
+"""Features as sentiment toolkits keep them: pickles of MMSA and MultiBench, folders of MERBench.
+
+- MMSA: `{train, valid, test}` -> `text`, `audio`, `vision`, `audio_lengths`, `vision_lengths`, `text_bert` (whose
+  second row is the mask of the text), `regression_labels`, `id`
+- MultiBench: `{train, valid, test}` -> `text`, `audio`, `vision`, `labels`, `id`
+- MERBench: a folder with `label.npz` (`train_corpus`, `val_corpus`, `test_corpus`: name -> `{val: ...}`) and a folder
+  for each modality, `MODEL-UTT` (a vector for each name) or `MODEL-FRA` (a sequence), of `NAME.npy`
+
+Pickles are read without running them.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from manyviews.data.bundles import SPLITS, Raw, assembled
+from manyviews.data.dataset import Dataset, DatasetError
+from manyviews.data.pickles import load_numpy_pickle
+
+MODALITIES = ("text", "audio", "vision")
+ENDINGS = ("-UTT", "-FRA")
+
+
+def load_pickle(path: Path) -> Dataset:
+    """A bundle of MMSA or MultiBench."""
+    with path.open("rb") as file:
+        held = _named(load_numpy_pickle(file, str(path)))
+    parts = {SPLITS[split]: part for split, part in held.items() if split in SPLITS and isinstance(part, dict)}
+    if not parts:
+        raise DatasetError(f"{path}: expected train, valid and test, as MMSA and MultiBench have, got {_told(held)}")
+    notes: list[str] = []
+    raws = {split: _raw(part, f"{path}, {split}", notes) for split, part in parts.items()}
+    return assembled(raws, path.stem, str(path), notes)
+
+
+def _named(held: Any) -> dict[str, Any]:
+    """Pickles of Python 2 have bytes for names."""
+    if not isinstance(held, dict):
+        raise DatasetError(f"expected a dictionary of splits, got {type(held).__name__}")
+    named = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in held.items()}
+    return {key: _named(value) if isinstance(value, dict) else value for key, value in named.items()}
+
+
+def _told(held: dict[str, Any]) -> str:
+    return ", ".join(list(held)[:8]) or "nothing"
+
+
+def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
+    raw = Raw({name: np.asarray(part[name]) for name in MODALITIES if name in part})
+    if not raw.modalities:
+        raise DatasetError(f"{where}: expected {', '.join(MODALITIES)}, got {_told(part)}")
+    for key in ("regression_labels", "labels"):
+        if key in part and raw.labels is None:
+            raw.labels = np.asarray(part[key], dtype=np.float32).reshape(len(part[key]), -1)
+    raw.ids = tuple("_".join(map(str, np.ravel(one).tolist())) for one in part.get("id", ()))
+    mask = np.asarray(part["text_bert"])[:, 1].sum(1) if "text_bert" in part else None
+    for name, rows in raw.modalities.items():
+        given = part.get(f"{name}_lengths")
+        if given is not None:
+            raw.lengths[name] = np.asarray(given)
+        elif mask is not None and rows.ndim == 3 and rows.shape[1] == np.asarray(part["text_bert"]).shape[2]:
+            raw.lengths[name] = mask  # aligned to the words, or the words themselves
+    if extra := [key for key in part if key.startswith("regression_labels_")]:
+        notes.append(f"{where}: {', '.join(extra)} are labels of single modalities")
+    return raw
+
+
+def is_merbench(path: Path) -> bool:
+    return (path / "label.npz").is_file() and any(child.name.endswith(ENDINGS) for child in path.iterdir())
+
+
+def load_merbench(path: Path) -> Dataset:
+    """A folder of MERBench."""
+    folders = sorted(child for child in path.iterdir() if child.is_dir() and child.name.endswith(ENDINGS))
+    raws: dict[str, Raw] = {}
+    for split, labels in _corpora(path / "label.npz").items():
+        raw = raws[split] = Raw(labels=np.array(list(labels.values()), np.float32), ids=tuple(labels))
+        for folder in folders:
+            raw.modalities[folder.name], raw.lengths[folder.name] = _features(folder, tuple(labels))
+        raw.lengths = {name: raw.lengths[name] for name, rows in raw.modalities.items() if rows.ndim == 3}
+    return assembled(raws, path.resolve().name, str(path), [])
+
+
+def _corpora(path: Path) -> dict[str, dict[str, float]]:
+    """For each split the quantity of each name."""
+    found: dict[str, dict[str, float]] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.namelist():
+                split = SPLITS.get(member.partition("_")[0])
+                if split is None or not member.endswith("_corpus.npy"):
+                    continue
+                with archive.open(member) as file:
+                    np.lib.format.read_magic(file)
+                    np.lib.format.read_array_header_1_0(file)
+                    held = load_numpy_pickle(file, f"{path}, {member}")
+                corpus = _named(held[0] if isinstance(held, list) else held)
+                values = {name: one["val"] if isinstance(one, dict) else one for name, one in corpus.items()}
+                found[split] = {name: float(value) for name, value in values.items()}
+    except (zipfile.BadZipFile, ValueError, TypeError, KeyError, IndexError) as error:
+        raise DatasetError(f"{path} holds no labels as MERBench writes them: {error!r}") from error
+    if not found:
+        raise DatasetError(f"{path}: expected train_corpus, val_corpus and test_corpus")
+    return found
+
+
+def _features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors (n, d), or padded sequences (n, T, d), and their lengths; NaN where a name has no file."""
+    rows: list[np.ndarray | None] = []
+    for name in names:
+        path = folder / f"{name}.npy"
+        if not path.is_file():
+            rows.append(None)
+            continue
+        try:
+            rows.append(np.load(path, allow_pickle=False).astype(np.float32))
+        except (ValueError, OSError, EOFError) as error:
+            raise DatasetError(f"{path} is no whole .npy file of numbers: {error}") from error
+    known = [row for row in rows if row is not None]
+    if not known:
+        raise DatasetError(f"{folder} has no features of {names[0]}.npy and all others")
+    shapes = {(row.ndim, row.shape[-1] if row.ndim else 0) for row in known}
+    if len(shapes) > 1 or next(iter(shapes))[0] not in (1, 2):
+        raise DatasetError(f"{folder}: features must be (d,) or (T, d) with the same d, got {sorted(shapes)}")
+    if known[0].ndim == 1:
+        missing = np.full_like(known[0], np.nan)
+        return np.stack([missing if row is None else row for row in rows]), np.ones(len(rows), np.int64)
+    lengths = np.array([0 if row is None else len(row) for row in rows])
+    out = np.full((len(rows), max(1, lengths.max()), known[0].shape[1]), np.nan, np.float32)
+    for place, row in enumerate(rows):
+        if row is not None:
+            out[place, : len(row)], out[place, len(row) :] = row, 0
+    return out, lengths

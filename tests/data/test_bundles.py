@@ -1,0 +1,317 @@
+"""Bundles of every layout come out as the same splits; what cannot be is named with modality and row."""
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+
+from manyviews.cli.data import show_data
+from manyviews.data import DatasetError, load_dataset, suspicious
+from manyviews.data.matlab import load_matlab
+
+REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
+random = np.random.default_rng(0)
+TEXT = random.normal(size=(6, 5, 3)).astype(np.float32)
+AUDIO = random.normal(size=(6, 4)).astype(np.float32)
+LENGTHS = np.array([5, 2, 1, 4, 3, 5])
+
+
+def padded(rows: np.ndarray, lengths: np.ndarray, front: bool = False) -> np.ndarray:
+    out = np.zeros_like(rows)
+    for row, length in enumerate(lengths):
+        place = slice(rows.shape[1] - length, None) if front else slice(length)
+        out[row, place] = rows[row, :length]
+    return out
+
+
+def saved(where: Path, **arrays: np.ndarray) -> Path:
+    np.savez(where / "bundle.npz", **arrays)
+    return where / "bundle.npz"
+
+
+@pytest.mark.parametrize("name", ["train/{}", "{}_train", "train_{}", "{}"])
+@pytest.mark.parametrize("front", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_names_padding_and_lengths(tmp_path: Path, name: str, front: bool, told: bool) -> None:
+    arrays = {"text": padded(TEXT, LENGTHS, front), "audio": AUDIO, "label": np.array([3, 5, 3, 3, 5, 5])}
+    arrays |= {"id": np.array(list("abcdef"))} | ({"text_length": LENGTHS} if told else {})
+    data = load_dataset(saved(tmp_path, **{name.format(key): array for key, array in arrays.items()}))
+    split = data["train"]
+    assert list(split.modalities) == ["text", "audio"]
+    assert torch.equal(split.modalities["text"], torch.from_numpy(padded(TEXT, LENGTHS)))
+    assert split.lengths["text"].tolist() == LENGTHS.tolist()
+    assert torch.equal(split.modalities["audio"], torch.from_numpy(AUDIO))
+    assert (split.labels.tolist(), data.classes) == ([0, 1, 0, 0, 1, 1], ("3", "5"))
+    assert (split.ids, split.present) == (tuple("abcdef"), {})
+
+
+def test_steps_of_zeros_inside_a_sequence_are_steps(tmp_path: Path) -> None:
+    rows = padded(TEXT, LENGTHS)
+    rows[0, 2] = 0
+    split = load_dataset(saved(tmp_path, text=rows, audio=AUDIO))["train"]
+    assert split.lengths["text"].tolist() == LENGTHS.tolist()
+    assert not split.modalities["text"][0, 2].any()
+
+
+def test_missing_modalities_are_marked_and_zero(tmp_path: Path) -> None:
+    audio, text = AUDIO.copy(), TEXT.copy()
+    audio[1], text[2] = np.nan, np.nan
+    present = np.array([1, 1, 1, 1, 0, 1])
+    data = load_dataset(saved(tmp_path, text=text, audio=audio, audio_present=present, y=np.arange(6) / 6))
+    split = data["train"]
+    assert split.present["audio"].tolist() == [True, False, True, True, False, True]
+    assert split.present["text"].tolist() == [True, True, False, True, True, True]
+    assert not split.modalities["audio"][[1, 4]].any()
+    assert not split.modalities["text"][2].any()
+    assert split.labels.dtype == torch.float32
+    assert data.classes == ()
+
+
+def test_values_that_are_no_numbers_are_zero_and_said(tmp_path: Path) -> None:
+    audio = AUDIO.copy()
+    audio[1, 2], audio[3, :2] = np.nan, -np.inf
+    data = load_dataset(saved(tmp_path, text=TEXT, audio=audio))
+    assert data.skipped[0].endswith("bundle.npz, train, audio: 3 values that are not finite are taken as 0")
+    assert torch.equal(data["train"].modalities["audio"], torch.from_numpy(np.where(np.isfinite(audio), audio, 0)))
+
+
+def test_images_and_features_mix(tmp_path: Path) -> None:
+    images = random.integers(0, 256, (6, 8, 9, 3), dtype=np.uint8)
+    split = load_dataset(saved(tmp_path, image=images, audio=AUDIO))["train"]
+    assert split.images.shape == (6, 3, 8, 9)
+    assert torch.equal(split.images, torch.from_numpy(images).permute(0, 3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"text": TEXT, "audio": AUDIO[:5]}, "train: modalities must have the same instances, got text 6, audio 5"),
+        ({"text": TEXT, "label": np.arange(5)}, "text 6, labels 5"),
+        ({"text_train": TEXT, "y_train": np.arange(6), "text_test": TEXT}, "test has no labels, and train has"),
+        ({"text": TEXT, "text_length": np.array([5, 2, 0, 4, 3, 5])}, "train, text: row 2 has a length of 0, and must"),
+        ({"text": TEXT, "text_length": np.array([5, 2, 6, 4, 3, 5])}, "row 2 has a length of 6, and must have 1 to 5"),
+        ({"text": TEXT, "text_length": np.arange(3)}, "lengths must be a whole number for 6 rows"),
+        ({"audio": AUDIO, "audio_length": LENGTHS}, "lengths are for sequences"),
+        ({"audio": AUDIO, "text_length": LENGTHS}, "text_length without text"),
+        ({"audio": AUDIO, "audio_present": np.full(6, 2)}, "presence must be true or false"),
+        ({"audio": np.where(np.arange(6)[:, None] == 4, np.nan, AUDIO)}, "row 4 has none of audio: leave it out"),
+        (
+            {"text_train": TEXT, "text_test": TEXT[:, :, :2]},
+            "text is sequences of 3 in train and sequences of 2 in test",
+        ),
+        ({"a_train": AUDIO, "b_test": AUDIO}, "in train and"),
+        ({"text_test": TEXT}, "holds no features to train on, only test"),
+        ({"audio": AUDIO[0]}, r"features must be numbers \(n, d\) or \(n, T, d\), got float32 \(4,\)"),
+        ({"audio": AUDIO, "label": np.where(np.arange(6) == 3, np.nan, 1.0)}, "the label of row 3 is nan"),
+        ({"audio": AUDIO, "label": AUDIO}, "labels must be a number each"),
+    ],
+)
+def test_what_cannot_be_is_named(tmp_path: Path, arrays: dict, message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        load_dataset(saved(tmp_path, **arrays))
+
+
+def mmsa(aligned: bool) -> dict:
+    """As the toolkit writes it, with an infinite value and padding at the front."""
+    mask = np.arange(5) < LENGTHS[:, None]
+    audio = padded(random.normal(size=(6, 5 if aligned else 7, 2)).astype(np.float32), LENGTHS, front=not aligned)
+    audio[0, -1, 0] = -np.inf
+    part = {
+        "raw_text": np.array(list("uvwxyz")),
+        "id": [f"video${number}" for number in range(6)],
+        "text": padded(TEXT, LENGTHS),
+        "text_bert": np.stack([np.ones((6, 5)), mask, np.zeros((6, 5))], 1).astype(np.float32),
+        "audio": audio,
+        "vision": padded(TEXT, LENGTHS),
+        "regression_labels": np.linspace(-1, 1, 6, dtype=np.float32),
+        "regression_labels_T": np.zeros(6, np.float32),
+    }
+    if not aligned:
+        part |= {"audio_lengths": LENGTHS.tolist(), "vision_lengths": LENGTHS.tolist()}
+    return {"train": part, "valid": part, "test": part}
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_pickles_of_mmsa(tmp_path: Path, aligned: bool, protocol: int) -> None:
+    (tmp_path / "sims.pkl").write_bytes(pickle.dumps(mmsa(aligned), protocol))
+    data = load_dataset(tmp_path / "sims.pkl")
+    assert list(data.splits) == ["train", "valid", "test"]
+    split = data["valid"]
+    assert list(split.modalities) == ["text", "audio", "vision"]
+    for lengths in split.lengths.values():
+        assert lengths.tolist() == LENGTHS.tolist()
+    assert torch.equal(split.modalities["vision"], torch.from_numpy(padded(TEXT, LENGTHS)))
+    assert not split.modalities["audio"][1, 2:].any()
+    assert split.modalities["audio"][1, :2].all()
+    assert split.labels.tolist() == pytest.approx(np.linspace(-1, 1, 6))
+    assert split.ids[:2] == ("video$0", "video$1")
+    assert any("audio: 1 values that are not finite" in line for line in data.skipped)
+
+
+def test_pickles_of_multibench(tmp_path: Path) -> None:
+    part = {
+        "vision": padded(TEXT, LENGTHS, front=True),
+        "audio": padded(TEXT, LENGTHS, front=True),
+        "text": padded(TEXT, LENGTHS, front=True),
+        "labels": np.linspace(-3, 3, 6).reshape(6, 1, 1),
+        "id": np.array([["a", "0", "1"]] * 6, dtype=object),
+    }
+    (tmp_path / "mosi.pkl").write_bytes(pickle.dumps({"train": part, "valid": part, "test": part}))
+    split = load_dataset(tmp_path / "mosi.pkl")["test"]
+    assert torch.equal(split.modalities["text"], torch.from_numpy(padded(TEXT, LENGTHS)))
+    assert split.labels.tolist() == pytest.approx(np.linspace(-3, 3, 6))
+    assert split.ids
+
+
+class Malice:
+    def __reduce__(self) -> tuple:
+        return print, ("run",)
+
+
+def test_a_pickle_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": {"text": Malice()}}))
+    with pytest.raises(DatasetError, match=r"asks for builtins\.print"):
+        load_dataset(tmp_path / "a.pkl")
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": {"text": np.array([Malice()], dtype=object)}}))
+    with pytest.raises(DatasetError, match=r"asks for builtins\.print"):
+        load_dataset(tmp_path / "a.pkl")
+    assert capsys.readouterr().out == ""
+    for held, message in (
+        ([1], "a dictionary of splits"),
+        ({"a": 1}, "expected train, valid and test"),
+        ({"train": {}}, "expected text"),
+    ):
+        (tmp_path / "a.pkl").write_bytes(pickle.dumps(held))
+        with pytest.raises(DatasetError, match=message):
+            load_dataset(tmp_path / "a.pkl")
+
+
+def test_folders_of_merbench(tmp_path: Path) -> None:
+    names = {"train": ["t0", "t1", "t2"], "val": ["v0"], "test": ["s0", "s1"]}
+    corpora = {
+        f"{split}_corpus": {name: {"emo": 0, "val": number / 10} for number, name in enumerate(own)}
+        for split, own in names.items()
+    }
+    np.savez_compressed(tmp_path / "label.npz", **{k: np.array(v, dtype=object) for k, v in corpora.items()})
+    for folder in ("bert-UTT", "hubert-FRA"):
+        (tmp_path / folder).mkdir()
+    for number, name in enumerate(name for own in names.values() for name in own):
+        np.save(tmp_path / "bert-UTT" / f"{name}.npy", AUDIO[number])
+        if name != "t1":
+            np.save(tmp_path / "hubert-FRA" / f"{name}.npy", TEXT[number, : LENGTHS[number]])
+    data = load_dataset(tmp_path)
+    assert list(data.splits) == ["train", "valid", "test"]
+    train = data["train"]
+    assert train.ids == ("t0", "t1", "t2")
+    assert train.labels.tolist() == pytest.approx([0, 0.1, 0.2])
+    assert torch.equal(train.modalities["bert-UTT"], torch.from_numpy(AUDIO[:3]))
+    assert train.present["hubert-FRA"].tolist() == [True, False, True]
+    assert train.lengths["hubert-FRA"][[0, 2]].tolist() == [5, 1]
+    assert torch.equal(train.modalities["hubert-FRA"][2, 0], torch.from_numpy(TEXT[2, 0]))
+    np.save(tmp_path / "bert-UTT" / "t0.npy", AUDIO[0, :2])
+    with pytest.raises(DatasetError, match="bert-UTT: features must be"):
+        load_dataset(tmp_path)
+    (tmp_path / "label.npz").write_bytes(b"nothing")
+    with pytest.raises(DatasetError, match="holds no labels as MERBench writes them"):
+        load_dataset(tmp_path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_mat_files_are_read_as_scipy_reads_them(tmp_path: Path, compressed: bool) -> None:
+    views = np.empty((1, 3), dtype=object)
+    views[0] = [AUDIO.astype(np.float64), (AUDIO * 9).astype(np.int16), np.arange(12, dtype=np.uint8).reshape(6, 2)]
+    held = {
+        "X": views,
+        "Y": np.array([[1], [2], [1], [2], [1], [1]], np.uint8),
+        "name": "text",
+        "z": np.arange(3) * 1.5,
+    }
+    scipy.io.savemat(tmp_path / "a.mat", held, do_compression=compressed)
+    found, oracle = load_matlab(tmp_path / "a.mat"), scipy.io.loadmat(tmp_path / "a.mat")
+    assert list(found) == ["X", "Y", "z"]  # text is left out
+    for mine, theirs in zip(found["X"], oracle["X"][0], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(found["Y"], oracle["Y"])
+    np.testing.assert_array_equal(found["z"], oracle["z"])
+    data = load_dataset(tmp_path / "a.mat")
+    assert data.classes == ("1", "2")
+    assert [len(data[split]) for split in data.splits] == [6]
+
+
+def test_of_each_class_in_a_mat_file_every_fifth_is_for_testing(tmp_path: Path) -> None:
+    views = np.empty((1, 2), dtype=object)
+    views[0] = [np.arange(20.0)[:, None], np.arange(20.0)[:, None]]
+    scipy.io.savemat(tmp_path / "a.mat", {"X": views, "Y": np.arange(20)[:, None] // 10})
+    data = load_dataset(tmp_path / "a.mat")
+    assert data["test"].modalities["view1"].flatten().tolist() == [4, 9, 14, 19]
+    assert len(data["train"]) == 16
+
+
+def test_mat_files_that_are_not_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    scipy.io.savemat(path, {"X": np.arange(4.0), "Y": np.arange(4)})
+    with pytest.raises(DatasetError, match="expected a cell X of views"):
+        load_dataset(path)
+    whole = path.read_bytes()
+    for content, message in (
+        (whole[:150], "no whole .mat file"),
+        (b"text", "is no .mat file"),
+        (b"\x89HDF\r\n\x1a\n" + b" " * 600, "version 7.3"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=message):
+            load_dataset(path)
+    for place in range(128, len(whole), 3):  # any byte may be wrong
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        with pytest.raises(DatasetError):
+            load_dataset(path)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real bundles are not beside this checkout")
+def test_the_real_bundles_load() -> None:
+    mosi = load_dataset(REAL / "cmu-mosi" / "mosi_3modal.npz")
+    assert {name: tuple(rows.shape) for name, rows in mosi["train"].modalities.items()} == {
+        "text": (1447, 100),
+        "audio": (1447, 73),
+        "video": (1447, 100),
+    }
+    assert (len(mosi["test"]), mosi.classes, len(mosi["test"].ids)) == (752, ("0", "1"), 752)
+    features = load_dataset(REAL / "multiview" / "Mfeat.mat")
+    assert [rows.shape[1] for rows in features["train"].modalities.values()] == [216, 76, 64, 6, 240, 47]
+    leaves = load_dataset(REAL / "multiview" / "100leaves.mat")
+    assert (len(leaves["train"]), len(leaves["test"]), len(leaves.classes)) == (1300, 300, 100)
+
+
+def test_what_looks_odd_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    text = padded(TEXT, LENGTHS)
+    text[:, :, 1] = np.where(np.arange(5) < LENGTHS[:, None], 7.0, 0.0)
+    audio = AUDIO.copy()
+    audio[:, 3], audio[2] = 1.0, np.nan
+    path = saved(
+        tmp_path,
+        text_train=text, audio_train=audio, y_train=np.array([0, 1, 0, 1, 0, 1]), id_train=np.array(list("aacdef")),
+        text_test=text, audio_test=AUDIO, y_test=np.array([0, 1, 2, 1, 0, 1]), id_test=np.array(list("ughijk")),
+    )  # fmt: skip
+    assert suspicious(load_dataset(path)) == [
+        "text: 1 of 3 features never change in train",
+        "audio: 1 of 4 features never change in train",
+        "1 ids are twice in train: a",
+        "1 classes of test are not in train: 2",
+    ]
+    show_data(str(path))
+    said = capsys.readouterr().out
+    assert "sequences of 5 x 3" in said
+    assert "1 to 5" in said
+    assert "1 instances" in said
+    assert "3 classes of" in said
+    assert said.count("looks odd") == 1
+
+
+def test_ids_in_two_splits_look_odd(tmp_path: Path) -> None:
+    ids = np.array(list("abcdef"))
+    path = saved(tmp_path, text_train=TEXT, id_train=ids, text_test=TEXT, id_test=ids[::-1])
+    assert suspicious(load_dataset(path)) == ["6 ids are in both train and test: a, b, c, d, e"]
