@@ -32,7 +32,7 @@ format: $(READY) ## Put the code into our style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: $(READY) ## Train on the photos in the package, about a minute and a half on two cores
+demo: $(READY) ## Train on the photos in the package and evaluate, about two minutes on two cores
 	$(BIN)/manyviews train --output runs/demo --overwrite
 
 bench: $(READY) ## Measure speed and memory, as ratios

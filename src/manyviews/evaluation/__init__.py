@@ -19,6 +19,7 @@ from manyviews.evaluation.probe import (
 )
 from manyviews.evaluation.represent import augmented, representations
 from manyviews.evaluation.retrieve import retrieval
+from manyviews.evaluation.sentiment import majority_baseline, sentiment_metrics
 
 __all__ = [
     "PAPER",
@@ -30,10 +31,12 @@ __all__ = [
     "knn_classify",
     "linear_probe",
     "linear_regression_probe",
+    "majority_baseline",
     "numerical_rank",
     "rankme",
     "representations",
     "retrieval",
+    "sentiment_metrics",
     "spectrum",
     "uniformity",
     "wasserstein_uniformity",

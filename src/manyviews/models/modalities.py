@@ -1,0 +1,212 @@
+"""An encoder for each modality: sequences and vectors -> h (B, N, width) -> z (B, N, out), some of them missing.
+
+What an instance lacks is not encoded at all: its rows cost nothing, and its h and z are zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyviews.data import Split
+from manyviews.models.embedder import Embedded
+from manyviews.models.encoders import get_encoder, representation_dim
+
+
+class Standardise(nn.Module):
+    """Features less their mean, divided by their deviation, as the training split has them; constant ones are left out.
+
+    Example:
+        >>> Standardise(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))(torch.tensor([[2.0, 9.0]]))
+        tensor([[0., 0.]])
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        rows = rows.double()
+        mean, spread = rows.mean(0), rows.std(0, correction=0)
+        scale = torch.where(spread > 1e-6 * mean.abs().clamp_min(1e-6), 1 / spread, 0.0)
+        self.register_buffer("mean", mean.float())
+        self.register_buffer("scale", scale.float())
+        self.mean: Tensor
+        self.scale: Tensor
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return (rows - self.mean) * self.scale
+
+
+class SequenceEncoder(nn.Module):
+    """A transformer encoder from sequences (B, T, features) and their lengths (B,) to (B, width).
+
+    Input projection, sinusoidal positions, layers that do not see padding, mean over the steps that are there.
+
+    Example:
+        >>> encoder = SequenceEncoder(20)
+        >>> encoder(torch.randn(4, 9, 20), torch.tensor([9, 1, 3, 5])).shape
+        torch.Size([4, 128])
+    """
+
+    def __init__(self, features: int, width: int = 128, layers: int = 3, heads: int = 8, dropout: float = 0.1) -> None:
+        super().__init__()
+        if width % heads or width % 2:
+            raise ValueError(f"width must be even and divide among the heads, got {width} and {heads} heads")
+        self.dim = width
+        self.project = nn.Linear(features, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, rows: Tensor, lengths: Tensor) -> Tensor:
+        rows = rows[:, : int(lengths.max())]  # the longest there is, not the longest there might be
+        there = torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
+        x = self.project(rows)
+        x = self.dropout(x + positions(x.shape[1], self.dim).to(x))
+        x = self.layers(x, src_key_padding_mask=~there)
+        return (x * there[..., None]).sum(1) / lengths[:, None]
+
+
+def positions(steps: int, width: int) -> Tensor:
+    """Sines and cosines (steps, width) of growing wavelength (Vaswani et al. 2017)."""
+    wave = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
+    angle = torch.arange(steps)[:, None] * wave
+    return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
+
+
+class VectorEncoder(nn.Sequential):
+    """A small MLP from vectors (B, features) to (B, width).
+
+    Example:
+        >>> VectorEncoder(20)(torch.randn(4, 20)).shape
+        torch.Size([4, 128])
+    """
+
+    def __init__(self, features: int, width: int = 128, dropout: float = 0.1) -> None:
+        super().__init__(nn.Linear(features, 2 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * width, width))
+        self.dim = width
+
+
+class ModalityEmbedder(nn.Module):
+    """An encoder, and a projection into the common space, for each modality.
+
+    Called with a batch of `ModalityBatches`, it gives representations h (B, N, width) and embeddings z (B, N, out);
+    what is missing is zeros. Fused, a representation is `h.flatten(1)`, late fusion by concatenation.
+
+    Args:
+        encoders: for each modality any module from its rows (B, ...), standardised or not, to (B, dim); for sequences
+            from rows and lengths. A linear layer brings those of another dim to `width`.
+        sequences: which of them are for sequences.
+        width: of the representations.
+        out: of the embeddings.
+
+    Example:
+        >>> encoders = {"text": SequenceEncoder(20), "audio": VectorEncoder(7)}
+        >>> embedder = ModalityEmbedder(encoders, sequences={"text"})
+        >>> rows = [torch.randn(4, 9, 20), torch.randn(4, 7)]
+        >>> lengths, present = torch.tensor([[9, 1]] * 4), torch.ones(4, 2, dtype=torch.bool)
+        >>> h, z = embedder([*rows, lengths, present])
+        >>> h.shape, z.shape
+        (torch.Size([4, 2, 128]), torch.Size([4, 2, 128]))
+    """
+
+    def __init__(
+        self,
+        encoders: Mapping[str, nn.Module],
+        *,
+        sequences: set[str] | frozenset[str] = frozenset(),
+        width: int = 128,
+        out: int = 128,
+        inputs: Mapping[str, nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        if not encoders:
+            raise ValueError("a model of modalities needs at least one encoder")
+        self.names, self.sequences, self.width, self.out = tuple(encoders), frozenset(sequences), width, out
+        self.inputs = nn.ModuleList([(inputs or {}).get(name, nn.Identity()) for name in self.names])
+        dims = {name: representation_dim(encoder) for name, encoder in encoders.items()}
+        self.encoders = nn.ModuleList(encoders.values())
+        self.adapters = nn.ModuleList(
+            [nn.Identity() if dims[name] == width else nn.Linear(dims[name], width) for name in self.names]
+        )
+        self.heads = nn.ModuleList(
+            [nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out)) for _ in self.names]
+        )
+
+    @classmethod
+    def for_split(
+        cls,
+        split: Split,
+        names: Sequence[str],
+        *,
+        width: int = 128,
+        out: int = 128,
+        layers: int = 3,
+        heads: int = 8,
+        dropout: float = 0.1,
+        image_encoder: str = "resnet-small",
+    ) -> ModalityEmbedder:
+        """The paper's model for the modalities of a training split, whose features it is standardised to."""
+        encoders: dict[str, nn.Module] = {}
+        inputs: dict[str, nn.Module] = {}
+        for name in names:
+            rows: Any = split.modalities[name]
+            if rows.dim() == 4:
+                encoders[name], inputs[name] = get_encoder(image_encoder), _Unit()
+                continue
+            inputs[name] = Standardise(known_steps(split, name))
+            features = rows.shape[-1]
+            if rows.dim() == 3:
+                encoders[name] = SequenceEncoder(features, width, layers, heads, dropout)
+            else:
+                encoders[name] = VectorEncoder(features, width, dropout)
+        sequences = {name for name in names if split.modalities[name].dim() == 3}  # type: ignore[union-attr]
+        return cls(encoders, sequences=sequences, width=width, out=out, inputs=inputs)
+
+    def forward(self, views: Sequence[Tensor]) -> Embedded:
+        *rows, lengths, present = views
+        self._check(rows, lengths, present)
+        like = next(self.heads.parameters())
+        h = like.new_zeros(len(present), len(self.names), self.width)
+        z = like.new_zeros(len(present), len(self.names), self.out)
+        for number, name in enumerate(self.names):
+            there = present[:, number]
+            # With nothing there, one row is encoded and not used: on many ranks all parameters must take part.
+            chosen = there if there.any() else torch.arange(len(there), device=there.device) == 0
+            own = self.inputs[number](rows[number][chosen].to(like))
+            steps = (lengths[chosen, number],) if name in self.sequences else ()
+            found = self.adapters[number](self.encoders[number](own, *steps))
+            embedded = self.heads[number](found)
+            keep = there.any().to(like)
+            h[chosen, number] = (found * keep).to(h)
+            z[chosen, number] = (embedded * keep).to(z)
+        return Embedded(h, z)
+
+    def _check(self, rows: Sequence[Tensor], lengths: Tensor, present: Tensor) -> None:
+        if len(rows) != len(self.names) or lengths.shape != present.shape or lengths.shape[1:] != (len(self.names),):
+            raise ValueError(
+                f"a batch must hold {', '.join(self.names)}, lengths and presence (B, {len(self.names)}), got "
+                f"{len(rows)} modalities, {tuple(lengths.shape)} and {tuple(present.shape)}"
+            )
+        for name, part, given in zip(self.names, rows, self.inputs, strict=True):
+            if isinstance(given, Standardise) and part.shape[-1] != len(given.mean):
+                raise ValueError(f"{name} must have {len(given.mean)} features, as in training, got {part.shape[-1]}")
+
+
+class _Unit(nn.Module):
+    """Images uint8 in [0, 1]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images / 255
+
+
+def known_steps(split: Split, name: str) -> Tensor:
+    """All rows (n, d) of a modality that are there: of sequences the steps that are no padding."""
+    rows: Any = split.modalities[name]
+    there = split.present.get(name, torch.ones(len(rows), dtype=torch.bool))
+    if rows.dim() == 2:
+        return rows[there]
+    lengths = split.lengths.get(name, torch.full((len(rows),), rows.shape[1]))
+    return rows[there][torch.arange(rows.shape[1]) < lengths[there, None]]

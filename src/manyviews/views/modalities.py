@@ -1,0 +1,52 @@
+"""Modalities are views: batches of them from a split, with what is missing marked.
+
+A batch is a list of tensors with the same instances first: the rows of each modality, then how many steps each has
+(B, N) (1 for what is no sequence) and which are there (B, N).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from manyviews.data import DatasetError, Split
+
+
+@dataclass(frozen=True)
+class ModalityBatches:
+    """The modalities of each batch of instances, as `ModalityEmbedder` takes them.
+
+    Example:
+        >>> from manyviews.data import load_dataset
+        >>> batches = ModalityBatches(load_dataset("digits")["train"], ("pixels", "fourier"))
+        >>> for views, index in batches(0, [torch.tensor([3, 1, 4])]):
+        ...     print([tuple(part.shape) for part in views], index)
+        [(3, 64), (3, 40), (3, 2), (3, 2)] tensor([3, 1, 4])
+    """
+
+    split: Split
+    names: tuple[str, ...]
+    device: torch.device | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            if name not in self.split.modalities:
+                raise DatasetError(f"there is no modality {name!r}, only {', '.join(self.split.modalities)}")
+            if not isinstance(self.split.modalities[name], Tensor):
+                raise DatasetError(f"{name} is on disk: beside other modalities, images must be in memory")
+
+    def __call__(self, _epoch: int, indices: Sequence[Tensor]) -> Iterator[tuple[list[Tensor], Tensor]]:
+        """(views, index) for each of the batches' indices; the same in each epoch."""
+        for index in indices:
+            yield [part.to(self.device or part.device, non_blocking=True) for part in self.of(index)], index
+
+    def of(self, index: Tensor) -> list[Tensor]:
+        rows = [self.split.modalities[name] for name in self.names]
+        taken = [part[index] for part in rows if isinstance(part, Tensor)]
+        whole = torch.ones(len(index), dtype=torch.long)
+        lengths = [self.split.lengths[name][index] if name in self.split.lengths else whole for name in self.names]
+        present = [self.split.present[name][index] if name in self.split.present else whole > 0 for name in self.names]
+        return [*taken, torch.stack(lengths, 1), torch.stack(present, 1)]
