@@ -17,6 +17,13 @@ def test_points_on_a_sphere_meet_and_spread() -> None:
     assert float(rows["mv-dhel"]) < 0.2
 
 
+def test_modalities_of_digits_are_classified_by_every_subset() -> None:
+    said = run("examples/modalities.py", "--epochs", "2")
+    rows = dict(re.findall(r"│ ([a-z +]+?) +│ ([\d.]+)% +│", said))
+    assert len(rows) == 15
+    assert float(rows["pixels + fourier + profiles + gradients"]) > 90
+
+
 def test_readme_code_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     assert len(blocks) == 3
