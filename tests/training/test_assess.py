@@ -1,5 +1,6 @@
 """What a run is worth, by value: on its own data, on other data, without labels, without a test set."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -91,6 +92,17 @@ def test_without_labels_there_is_geometry_and_a_reason(run: Path, tmp_path: Path
     labels = np.arange(10) % 2
     np.savez(tmp_path / "half.npz", x_train=images, y_train=labels, x_test=images)
     assert evaluate(run, data=tmp_path / "half.npz")["why"].startswith("half has no labels in its test set")
+
+
+def test_labels_that_are_quantities_are_no_classes(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "ages.npz", image=images, age=np.ones((40, 2)), label=np.arange(40) / 7)
+    config = small(data=str(tmp_path / "ages.npz"), limit=None, held_out=8, epochs=1, probe=True)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    assert "knn" not in run.metrics[-1]
+    assert run.evaluation["why"] == "the labels of ages are quantities, not classes: no kNN and no linear probe"
+    with pytest.raises(ConfigError, match="supcon needs classes as labels, and ages has none"):
+        train(dataclasses.replace(config, objective="supcon"), output=tmp_path / "other", quiet=True)
 
 
 def test_the_sgd_probe_has_the_papers_settings(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -399,7 +399,7 @@ def test_what_cannot_be_trained_is_said_before_anything_is_made(tmp_path: Path) 
         ({"data": "photo"}, {}, "no data set 'photo': did you mean photos"),
         ({"encoder": "resnet19", "width": None}, {}, "no encoder 'resnet19'"),
         ({"encoder": "timm:x"}, {}, "stem and width are for our ResNets"),
-        ({"data": str(unlabelled), "objective": "supcon", "batch_size": 4, "held_out": 2}, {}, "supcon needs labels"),
+        ({"data": str(unlabelled), "objective": "supcon", "batch_size": 4, "held_out": 2}, {}, "supcon needs classes"),
         ({}, {"output": file / "run"}, "cannot write to"),
         ({}, {"output": file}, "exists: go on with --resume"),
         ({}, {"resume": tmp_path / "nothing"}, "is no run"),

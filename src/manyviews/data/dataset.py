@@ -53,6 +53,11 @@ class Split:
         return len(next(iter(self.modalities.values())))
 
     @property
+    def classes(self) -> Tensor | None:
+        """The labels, if they are classes and not quantities."""
+        return None if self.labels is None or self.labels.is_floating_point() else self.labels
+
+    @property
     def images(self) -> Tensor | ImageFiles:
         if IMAGE not in self.modalities:
             raise DatasetError(f"there are no images, only {', '.join(self.modalities)}")

@@ -179,6 +179,8 @@ def _labelled(data: Dataset, tests: _Part, config: Config) -> tuple[_Part, _Part
     train = _Part.of(data, "train", config.limit)
     if train.labels is None:
         return f"{data.name} has no labels: no kNN and no linear probe"
+    if train.labels.is_floating_point():
+        return f"the labels of {data.name} are quantities, not classes: no kNN and no linear probe"
     if tests.labels is None:
         return f"{data.name} has no labels in its test set: no kNN and no linear probe"
     if len(train.index) < 2 * HELD_OUT:

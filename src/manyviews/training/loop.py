@@ -55,10 +55,10 @@ class Training:
             images = images[: config.limit].to(fabric.device)
         else:
             images = dataclasses.replace(images, paths=images.paths[: config.limit])
-        self.labels = split.labels
+        self.labels = split.classes
         self.images = fingerprint(images)
         policy = policy_of(config)
-        self.watch = Watch.over(images, split.labels, policy, config.views, config.seed, config.held_out)
+        self.watch = Watch.over(images, self.labels, policy, config.views, config.seed, config.held_out)
         self.views = ViewBatches(images, policy, config.views, config.seed, config.workers, fabric.device)
 
         self.steps_per_epoch = len(self.watch.trained) // config.instances

@@ -125,8 +125,8 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
         )
     if config.instances % ranks:
         raise ConfigError(f"a batch of {config.instances} instances does not divide among {ranks} ranks")
-    if config.objective == "supcon" and data["train"].labels is None:
-        raise ConfigError(f"supcon needs labels, and {data.name} has none: try ntxent")
+    if config.objective == "supcon" and data["train"].classes is None:
+        raise ConfigError(f"supcon needs classes as labels, and {data.name} has none: try ntxent")
     size = natural_size(images) if config.size is None else config.size
     large = size > LARGE
     ours = config.encoder in ENCODERS
