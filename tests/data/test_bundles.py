@@ -103,6 +103,9 @@ def test_images_and_features_mix(tmp_path: Path) -> None:
             "text is sequences of 3 in train and sequences of 2 in test",
         ),
         ({"a_train": AUDIO, "b_test": AUDIO}, "in train and"),
+        ({"text_train": TEXT, "train/text": TEXT}, "holds text of train twice, once as train/text"),
+        ({"text": TEXT, "label": np.arange(6), "y": np.arange(6)}, "holds label of train twice, once as y"),
+        ({"first/text": TEXT, "second/text": TEXT}, "first/text begins with no split"),
         ({"text_test": TEXT}, "holds no features to train on, only test"),
         ({"audio": AUDIO[0]}, r"features must be numbers \(n, d\) or \(n, T, d\), got float32 \(4,\)"),
         ({"audio": AUDIO, "label": np.where(np.arange(6) == 3, np.nan, 1.0)}, "the label of row 3 is nan"),
@@ -190,20 +193,51 @@ def test_a_pickle_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
             load_dataset(tmp_path / "a.pkl")
 
 
-def test_folders_of_merbench(tmp_path: Path) -> None:
+def test_shared_lists_in_a_pickle_are_unpacked_once(tmp_path: Path) -> None:
+    held: list = [1]
+    for _ in range(60):  # 2^60 lists if each were unpacked wherever it is held
+        held = [held, held]
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": {"text": TEXT, "audio": AUDIO, "deep": held}}))
+    assert len(load_dataset(tmp_path / "a.pkl")["train"]) == 6
+
+
+def test_pickles_that_are_not_as_they_should_be_are_named(tmp_path: Path) -> None:
+    for part in (
+        {"text": [[1.0], [1.0, 2.0]]},
+        {"text": TEXT, "text_bert": np.zeros((6, 5))},
+        {"text": TEXT, "regression_labels": ["good"] * 6},
+        {"text": TEXT, "id": 5},
+        {"text": None},
+    ):
+        (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": part}))
+        with pytest.raises(DatasetError, match=r"a\.pkl"):
+            load_dataset(tmp_path / "a.pkl")
+
+
+def test_lengths_that_contradict_the_steps_are_said(tmp_path: Path) -> None:
+    data = load_dataset(
+        saved(tmp_path, text=TEXT, audio=AUDIO, text_length=np.array([5, 5, 3, 5, 5, 5]), seed=np.int64(3))
+    )
+    assert data.skipped[0] == "seed is a single value"
+    assert data.skipped[1].endswith("text: 2 steps that are not zero lie outside the lengths: left out")
+
+
+@pytest.mark.parametrize("below", ["", "features"])
+def test_folders_of_merbench(tmp_path: Path, below: str) -> None:
     names = {"train": ["t0", "t1", "t2"], "val": ["v0"], "test": ["s0", "s1"]}
     corpora = {
         f"{split}_corpus": {name: {"emo": 0, "val": number / 10} for number, name in enumerate(own)}
         for split, own in names.items()
     }
     np.savez_compressed(tmp_path / "label.npz", **{k: np.array(v, dtype=object) for k, v in corpora.items()})
+    root, tmp_path = tmp_path, tmp_path / below
     for folder in ("bert-UTT", "hubert-FRA"):
-        (tmp_path / folder).mkdir()
+        (tmp_path / folder).mkdir(parents=True)
     for number, name in enumerate(name for own in names.values() for name in own):
         np.save(tmp_path / "bert-UTT" / f"{name}.npy", AUDIO[number])
         if name != "t1":
             np.save(tmp_path / "hubert-FRA" / f"{name}.npy", TEXT[number, : LENGTHS[number]])
-    data = load_dataset(tmp_path)
+    data = load_dataset(root)
     assert list(data.splits) == ["train", "valid", "test"]
     train = data["train"]
     assert train.ids == ("t0", "t1", "t2")
@@ -214,10 +248,13 @@ def test_folders_of_merbench(tmp_path: Path) -> None:
     assert torch.equal(train.modalities["hubert-FRA"][2, 0], torch.from_numpy(TEXT[2, 0]))
     np.save(tmp_path / "bert-UTT" / "t0.npy", AUDIO[0, :2])
     with pytest.raises(DatasetError, match="bert-UTT: features must be"):
-        load_dataset(tmp_path)
-    (tmp_path / "label.npz").write_bytes(b"nothing")
+        load_dataset(root)
+    np.savez(root / "label.npz", train_corpus=np.array({"../t0": {"val": 1.0}}, dtype=object))
+    with pytest.raises(DatasetError, match="is no name of a file"):
+        load_dataset(root)
+    (root / "label.npz").write_bytes(b"nothing")
     with pytest.raises(DatasetError, match="holds no labels as MERBench writes them"):
-        load_dataset(tmp_path)
+        load_dataset(root)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

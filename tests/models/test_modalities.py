@@ -1,5 +1,6 @@
 """Encoders of modalities against one instance at a time: padding, order and what is missing change nothing."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -113,9 +114,14 @@ def test_what_is_missing_has_no_say_and_no_cost() -> None:
 def test_every_parameter_takes_part_even_if_a_modality_is_missing_everywhere() -> None:
     embedder = model().train()
     ((views, _),) = ModalityBatches(bundle(), NAMES)(0, [torch.arange(5)])
-    views[-1][:, 1] = False
+    views[-1][:, [1, 3]] = False
+    views[1].fill_(torch.nan)
+    before = {name: value.clone() for name, value in embedder.encoders[3].named_buffers()}
     h, z = embedder(views)
-    assert not h[:, 1].any()
+    assert not h[:, [1, 3]].any()
+    assert not z[:, [1, 3]].any()
+    for name, value in embedder.encoders[3].named_buffers():
+        assert torch.equal(value, before[name])  # batch norm has seen nothing
     MVDHEL()(z, present=views[-1]).backward()
     for name, parameter in embedder.named_parameters():
         assert parameter.grad is not None, name
@@ -125,8 +131,7 @@ def test_every_parameter_takes_part_even_if_a_modality_is_missing_everywhere() -
 
 def test_any_module_may_be_an_encoder() -> None:
     encoders = {"text": SequenceEncoder(6, width=16, heads=4), "audio": nn.Sequential(nn.Linear(4, 5), nn.ReLU())}
-    encoders["audio"].dim = 5
-    embedder = ModalityEmbedder(encoders, sequences={"text"}, width=16, out=3)
+    embedder = ModalityEmbedder(encoders, sequences={"text"}, width=16, out=3, dims={"audio": 5})
     ((views, _),) = ModalityBatches(bundle(), ("text", "audio"))(0, [torch.arange(4)])
     assert embedder(views).z.shape == (4, 2, 3)
 
@@ -140,6 +145,21 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         embedder(views[1:])
     with pytest.raises(DatasetError, match="there is no modality 'speech', only text, audio"):
         ModalityBatches(split, ("speech",))
+    with pytest.raises(ValueError, match=r"presence must be bool, got torch\.int64"):
+        embedder([*views[:-1], views[-1].long()])
+    with pytest.raises(ValueError, match="video has 4 instances, and presence 5"):
+        embedder([*views[:2], views[2][:4], *views[3:]])
+    with pytest.raises(ValueError, match=r"text must be sequences \(B, T, d\) of 1 to T steps"):
+        embedder([views[0][:, :3], *views[1:]])
+    with pytest.raises(ValueError, match="there is no modality 'speech', only text"):
+        ModalityEmbedder.for_split(split, ("speech",))
+    nowhere = dataclasses.replace(split, present={"audio": torch.zeros(5, dtype=torch.bool)})
+    with pytest.raises(ValueError, match="audio is missing in all instances"):
+        ModalityEmbedder.for_split(nowhere, NAMES)
+    with pytest.raises(ValueError, match="there is no encoder of speech, only of audio"):
+        ModalityEmbedder({"audio": VectorEncoder(4)}, sequences={"speech"})
+    with pytest.raises(ValueError, match="representations of audio are: give it in dims"):
+        ModalityEmbedder({"audio": nn.Linear(4, 5)})
     with pytest.raises(ValueError, match="divide among the heads"):
         SequenceEncoder(4, width=10, heads=4)
     with pytest.raises(ValueError, match="at least one encoder"):

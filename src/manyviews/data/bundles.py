@@ -27,9 +27,11 @@ from manyviews.data.dataset import Dataset, DatasetError, Split
 from manyviews.data.matlab import load_matlab
 from manyviews.data.modality import Modality
 
-SPLITS = {"train": "train", "val": "valid", "valid": "valid", "dev": "valid", "test": "test"}
+SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "valid")
 LABELS = ("label", "labels", "y")
 IDS = ("id", "ids")
+ALIKE = dict.fromkeys(LABELS, "label") | dict.fromkeys(IDS, "id")
 
 
 @dataclass
@@ -47,9 +49,18 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
     """A bundle from the named arrays of a file."""
     raws: dict[str, Raw] = {}
     notes: list[str] = []
+    known: set[tuple[str, str]] = set()
     for key, array in arrays.items():
         split, what = parsed(key)
+        if "/" in key and "/" in what:
+            raise DatasetError(f"{where}: {key} begins with no split: expected train/..., valid/... or test/...")
+        if array.ndim == 0:
+            notes.append(f"{key} is a single value")
+            continue
         raw = raws.setdefault(split, Raw())
+        if (split, ALIKE.get(what, what)) in known:
+            raise DatasetError(f"{where} holds {ALIKE.get(what, what)} of {split} twice, once as {key}")
+        known.add((split, ALIKE.get(what, what)))
         modality, _, suffix = what.rpartition("_")
         if what in LABELS:
             raw.labels = array
@@ -75,8 +86,8 @@ def parsed(key: str) -> tuple[str, str]:
     """
     before, after, slash = key.partition("_"), key.rpartition("_"), key.partition("/")
     for split, what in ((slash[0], slash[2]), (after[2], after[0]), (before[0], before[2])):
-        if split in SPLITS and what:
-            return SPLITS[split], what
+        if split.lower() in SPLITS and what:
+            return SPLITS[split.lower()], what
     return "train", key
 
 
@@ -90,8 +101,9 @@ def load_mat(path: Path) -> Dataset:
         raise DatasetError(f"{path}: Y must hold whole numbers")
     labels = labels.astype(np.int64)
     for number, view in enumerate(held["X"], 1):
-        if view.ndim != 2 or len(view) != len(labels):
-            raise DatasetError(f"{path}: view {number} of X must be ({len(labels)}, d) as Y, got {view.shape}")
+        if not isinstance(view, np.ndarray) or view.ndim != 2 or len(view) != len(labels):
+            got = getattr(view, "shape", "a cell")
+            raise DatasetError(f"{path}: view {number} of X must be ({len(labels)}, d) as Y, got {got}")
     # How many of its class come before each instance.
     before = np.zeros(len(labels), np.int64)
     for label in np.unique(labels):

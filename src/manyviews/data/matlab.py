@@ -36,7 +36,7 @@ def load_matlab(path: Path) -> dict[str, Any]:
         raise DatasetError(f"{path} is no .mat file of version 5 to 7")
     try:
         return dict(_Reader("<" if content[126:128] == b"IM" else ">").variables(content[128:]))
-    except (struct.error, zlib.error, ValueError, IndexError, KeyError, RecursionError) as error:
+    except (struct.error, zlib.error, ValueError, IndexError, KeyError, RecursionError, MemoryError) as error:
         raise DatasetError(f"{path} is no whole .mat file of numbers: {error!r}") from error
 
 

@@ -76,6 +76,10 @@ class Modality:
             # Padding is at the front where the steps that would be at the end are not the filled ones.
             at_front = filled.any(1) & (last > self.lengths) & (first >= most - self.lengths)
             start = np.where(at_front, most - self.lengths, 0)
+            steps = np.arange(most)
+            outside = (steps < start[:, None]) | (steps >= (start + self.lengths)[:, None])
+            if lost := int((filled & outside & self.present[:, None]).sum()):
+                notes.append(f"{self.where}: {lost:,} steps that are not zero lie outside the lengths: left out")
         if start.any():
             steps = np.minimum(np.arange(most) + start[:, None], most - 1)
             self.rows = np.take_along_axis(self.rows, steps[:, :, None], 1)

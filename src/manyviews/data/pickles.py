@@ -97,25 +97,31 @@ class _NumpyOnly(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
 
-def _resolved(held: object) -> Any:
-    """The arrays in the place of their stand-ins, in dicts, lists and tuples."""
+def _resolved(held: object, done: dict[int, Any]) -> Any:
+    """The arrays in the place of their stand-ins, in dicts, lists and tuples; each once, however often it is held."""
+    if held is None or isinstance(held, (bool, int, float, str, bytes)):
+        return held
+    if id(held) not in done:
+        done[id(held)] = _unpacked(held, done)
+    return done[id(held)]
+
+
+def _unpacked(held: object, done: dict[int, Any]) -> Any:
     if isinstance(held, _Array):
         if held.value is None:
             raise pickle.UnpicklingError("an array without its bytes")
-        return _resolved(held.value) if isinstance(held.value, list) else held.value
+        return _resolved(held.value, done) if isinstance(held.value, list) else held.value
     if isinstance(held, dict):
-        return {key: _resolved(value) for key, value in held.items()}
+        return {key: _resolved(value, done) for key, value in held.items()}
     if isinstance(held, (list, tuple)):
-        return type(held)(_resolved(value) for value in held)
-    if held is None or isinstance(held, (bool, int, float, str, bytes)):
-        return held
+        return type(held)(_resolved(value, done) for value in held)
     raise pickle.UnpicklingError(f"a {type(held).__name__}")
 
 
 def load_numpy_pickle(file: IO[bytes], name: str) -> Any:
     """The content of a pickle that holds numpy arrays; anything else is refused before it runs."""
     try:
-        return _resolved(_NumpyOnly(file, encoding="bytes").load())
+        return _resolved(_NumpyOnly(file, encoding="bytes").load(), {})
     # A broken pickle fails in any way its opcodes can; none of them is ours to tell apart.
     except Exception as error:
         raise DatasetError(f"{name} is not a pickle of numpy arrays: {error}. Nothing of it was run") from error

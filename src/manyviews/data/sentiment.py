@@ -3,8 +3,9 @@
 - MMSA: `{train, valid, test}` -> `text`, `audio`, `vision`, `audio_lengths`, `vision_lengths`, `text_bert` (whose
   second row is the mask of the text), `regression_labels`, `id`
 - MultiBench: `{train, valid, test}` -> `text`, `audio`, `vision`, `labels`, `id`
-- MERBench: a folder with `label.npz` (`train_corpus`, `val_corpus`, `test_corpus`: name -> `{val: ...}`) and a folder
-  for each modality, `MODEL-UTT` (a vector for each name) or `MODEL-FRA` (a sequence), of `NAME.npy`
+- MERBench: a folder with `label.npz` (`train_corpus`, `val_corpus`, `test_corpus`: name -> `{val: ...}`) and, in it or
+  in its `features`, a folder for each modality, `MODEL-UTT` (a vector for each name) or `MODEL-FRA` (a sequence), of
+  `NAME.npy`
 
 Pickles are read without running them.
 """
@@ -33,7 +34,12 @@ def load_pickle(path: Path) -> Dataset:
     if not parts:
         raise DatasetError(f"{path}: expected train, valid and test, as MMSA and MultiBench have, got {_told(held)}")
     notes: list[str] = []
-    raws = {split: _raw(part, f"{path}, {split}", notes) for split, part in parts.items()}
+    try:
+        raws = {split: _raw(part, f"{path}, {split}", notes) for split, part in parts.items()}
+    except DatasetError:
+        raise
+    except (ValueError, TypeError, IndexError) as error:  # what numpy says of lists that are no arrays
+        raise DatasetError(f"{path} is not as MMSA or MultiBench write it: {error}") from error
     return assembled(raws, path.stem, str(path), notes)
 
 
@@ -51,7 +57,7 @@ def _told(held: dict[str, Any]) -> str:
 
 def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
     raw = Raw({name: np.asarray(part[name]) for name in MODALITIES if name in part})
-    if not raw.modalities:
+    if not raw.modalities or any(rows.ndim == 0 for rows in raw.modalities.values()):
         raise DatasetError(f"{where}: expected {', '.join(MODALITIES)}, got {_told(part)}")
     for key in ("regression_labels", "labels"):
         if key in part and raw.labels is None:
@@ -70,12 +76,19 @@ def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
 
 
 def is_merbench(path: Path) -> bool:
-    return (path / "label.npz").is_file() and any(child.name.endswith(ENDINGS) for child in path.iterdir())
+    if not (path / "label.npz").is_file():
+        return False
+    return any(child.name.endswith(ENDINGS) for child in _features_of(path).iterdir())
+
+
+def _features_of(path: Path) -> Path:
+    return path / "features" if (path / "features").is_dir() else path
 
 
 def load_merbench(path: Path) -> Dataset:
     """A folder of MERBench."""
-    folders = sorted(child for child in path.iterdir() if child.is_dir() and child.name.endswith(ENDINGS))
+    inside = _features_of(path).iterdir()
+    folders = sorted(child for child in inside if child.is_dir() and child.name.endswith(ENDINGS))
     raws: dict[str, Raw] = {}
     for split, labels in _corpora(path / "label.npz").items():
         raw = raws[split] = Raw(labels=np.array(list(labels.values()), np.float32), ids=tuple(labels))
@@ -113,12 +126,14 @@ def _features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndar
     rows: list[np.ndarray | None] = []
     for name in names:
         path = folder / f"{name}.npy"
+        if path.parent != folder:
+            raise DatasetError(f"{name!r} in label.npz is no name of a file")
         if not path.is_file():
             rows.append(None)
             continue
         try:
             rows.append(np.load(path, allow_pickle=False).astype(np.float32))
-        except (ValueError, OSError, EOFError) as error:
+        except (ValueError, OSError, EOFError, MemoryError) as error:
             raise DatasetError(f"{path} is no whole .npy file of numbers: {error}") from error
     known = [row for row in rows if row is not None]
     if not known:

@@ -67,14 +67,15 @@ def _numbers(predictions: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"predictions and truth must both be (n,), got {shapes}")
     check_finite("predictions", predictions.float())
     check_finite("truth", truth.float())
-    return predictions.detach().cpu().double(), truth.detach().cpu().double()
+    # Cuts are numbers of float32, as labels are: 0.1 is not above 0.1.
+    return predictions.detach().cpu().float().double(), truth.detach().cpu().float().double()
 
 
 def _classes(guess: Tensor, known: Tensor, scale: Scale) -> dict[str, tuple[Tensor, Tensor]]:
     """For each accuracy the classes of predictions and truth."""
     if scale == "sims":
         pair = guess.clamp(-1, 1), known.clamp(-1, 1)
-        cuts = {name: torch.tensor(values, dtype=torch.float64) for name, values in CUTS.items()}
+        cuts = {name: torch.tensor(values).double() for name, values in CUTS.items()}
         return {name: (torch.bucketize(pair[0], at), torch.bucketize(pair[1], at)) for name, at in cuts.items()}
     if scale != "mosi":
         raise ValueError(f"scale must be mosi or sims, got {scale!r}")

@@ -27,6 +27,8 @@ class Standardise(nn.Module):
 
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
+        if not len(rows):
+            raise ValueError("features cannot be standardised to no rows")
         rows = rows.double()
         mean, spread = rows.mean(0), rows.std(0, correction=0)
         scale = torch.where(spread > 1e-6 * mean.abs().clamp_min(1e-6), 1 / spread, 0.0)
@@ -66,7 +68,7 @@ class SequenceEncoder(nn.Module):
         x = self.project(rows)
         x = self.dropout(x + positions(x.shape[1], self.dim).to(x))
         x = self.layers(x, src_key_padding_mask=~there)
-        return (x * there[..., None]).sum(1) / lengths[:, None]
+        return (x * there[..., None]).sum(1) / there.sum(1, keepdim=True)
 
 
 def positions(steps: int, width: int) -> Tensor:
@@ -101,6 +103,8 @@ class ModalityEmbedder(nn.Module):
         sequences: which of them are for sequences.
         width: of the representations.
         out: of the embeddings.
+        inputs: what is done to the rows of a modality before, such as `Standardise`.
+        dims: of encoders that do not tell their `dim`.
 
     Example:
         >>> encoders = {"text": SequenceEncoder(20), "audio": VectorEncoder(7)}
@@ -120,16 +124,20 @@ class ModalityEmbedder(nn.Module):
         width: int = 128,
         out: int = 128,
         inputs: Mapping[str, nn.Module] | None = None,
+        dims: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         if not encoders:
             raise ValueError("a model of modalities needs at least one encoder")
         self.names, self.sequences, self.width, self.out = tuple(encoders), frozenset(sequences), width, out
         self.inputs = nn.ModuleList([(inputs or {}).get(name, nn.Identity()) for name in self.names])
-        dims = {name: representation_dim(encoder) for name, encoder in encoders.items()}
+        for given in (self.sequences, inputs or {}, dims or {}):
+            if unknown := [name for name in given if name not in encoders]:
+                raise ValueError(f"there is no encoder of {unknown[0]}, only of {', '.join(encoders)}")
+        lengths = {name: (dims or {}).get(name) or _dim(name, encoder) for name, encoder in encoders.items()}
         self.encoders = nn.ModuleList(encoders.values())
         self.adapters = nn.ModuleList(
-            [nn.Identity() if dims[name] == width else nn.Linear(dims[name], width) for name in self.names]
+            [nn.Identity() if lengths[name] == width else nn.Linear(lengths[name], width) for name in self.names]
         )
         self.heads = nn.ModuleList(
             [nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out)) for _ in self.names]
@@ -152,6 +160,10 @@ class ModalityEmbedder(nn.Module):
         encoders: dict[str, nn.Module] = {}
         inputs: dict[str, nn.Module] = {}
         for name in names:
+            if name not in split.modalities:
+                raise ValueError(f"there is no modality {name!r}, only {', '.join(split.modalities)}")
+            if name in split.present and not split.present[name].any():
+                raise ValueError(f"{name} is missing in all instances: leave it out")
             rows: Any = split.modalities[name]
             if rows.dim() == 4:
                 encoders[name], inputs[name] = get_encoder(image_encoder), _Unit()
@@ -173,15 +185,16 @@ class ModalityEmbedder(nn.Module):
         z = like.new_zeros(len(present), len(self.names), self.out)
         for number, name in enumerate(self.names):
             there = present[:, number]
-            # With nothing there, one row is encoded and not used: on many ranks all parameters must take part.
-            chosen = there if there.any() else torch.arange(len(there), device=there.device) == 0
-            own = self.inputs[number](rows[number][chosen].to(like))
-            steps = (lengths[chosen, number],) if name in self.sequences else ()
+            if not there.any():
+                # On many ranks all parameters must take part, even in nothing.
+                parts = (self.encoders[number], self.adapters[number], self.heads[number])
+                z[:, number] = sum((p.sum() * 0 for part in parts for p in part.parameters()), like.new_zeros(()))
+                continue
+            own = self.inputs[number](rows[number][there].to(like))
+            steps = (lengths[there, number],) if name in self.sequences else ()
             found = self.adapters[number](self.encoders[number](own, *steps))
-            embedded = self.heads[number](found)
-            keep = there.any().to(like)
-            h[chosen, number] = (found * keep).to(h)
-            z[chosen, number] = (embedded * keep).to(z)
+            h[there, number] = found.to(h)
+            z[there, number] = self.heads[number](found).to(z)
         return Embedded(h, z)
 
     def _check(self, rows: Sequence[Tensor], lengths: Tensor, present: Tensor) -> None:
@@ -190,9 +203,24 @@ class ModalityEmbedder(nn.Module):
                 f"a batch must hold {', '.join(self.names)}, lengths and presence (B, {len(self.names)}), got "
                 f"{len(rows)} modalities, {tuple(lengths.shape)} and {tuple(present.shape)}"
             )
-        for name, part, given in zip(self.names, rows, self.inputs, strict=True):
+        if present.dtype != torch.bool:
+            raise ValueError(f"presence must be bool, got {present.dtype}")
+        for number, (name, part, given) in enumerate(zip(self.names, rows, self.inputs, strict=True)):
+            if len(part) != len(present):
+                raise ValueError(f"{name} has {len(part)} instances, and presence {len(present)}")
             if isinstance(given, Standardise) and part.shape[-1] != len(given.mean):
                 raise ValueError(f"{name} must have {len(given.mean)} features, as in training, got {part.shape[-1]}")
+            if name in self.sequences:
+                own = lengths[present[:, number], number]
+                if part.dim() != 3 or (len(own) and not 1 <= own.min() <= own.max() <= part.shape[1]):
+                    raise ValueError(f"{name} must be sequences (B, T, d) of 1 to T steps, got {tuple(part.shape)}")
+
+
+def _dim(name: str, encoder: nn.Module) -> int:
+    try:
+        return representation_dim(encoder)
+    except ValueError as error:
+        raise ValueError(f"cannot tell how long the representations of {name} are: give it in dims") from error
 
 
 class _Unit(nn.Module):
