@@ -167,7 +167,11 @@ def test_pickles_of_multibench(tmp_path: Path) -> None:
     split = load_dataset(tmp_path / "mosi.pkl")["test"]
     assert torch.equal(split.modalities["text"], torch.from_numpy(padded(TEXT, LENGTHS)))
     assert split.labels.tolist() == pytest.approx(np.linspace(-3, 3, 6))
-    assert split.ids
+    assert split.ids == ("a_0_1",) * 6
+    part["labels"] = np.array([[1], [0], [1], [1], [0], [0]])
+    (tmp_path / "sarcasm.pkl").write_bytes(pickle.dumps({"train": part}))
+    sarcasm = load_dataset(tmp_path / "sarcasm.pkl")
+    assert (sarcasm.classes, sarcasm["train"].labels.tolist()) == (("0", "1"), [1, 0, 1, 1, 0, 0])
 
 
 class Malice:
@@ -220,6 +224,33 @@ def test_lengths_that_contradict_the_steps_are_said(tmp_path: Path) -> None:
     )
     assert data.skipped[0] == "seed is a single value"
     assert data.skipped[1].endswith("text: 2 steps that are not zero lie outside the lengths: left out")
+
+
+def test_emotions_of_merbench_are_classes(tmp_path: Path) -> None:
+    (tmp_path / "features" / "bert-UTT").mkdir(parents=True)
+    for number, name in enumerate("abcd"):
+        np.save(tmp_path / "features" / "bert-UTT" / f"{name}.npy", AUDIO[number])
+    emotions = {"a": {"emo": "happy", "val": -10}, "b": {"emo": "angry", "val": -10}}
+    corpora = {"train": emotions, "test1": {"c": {"emo": "happy"}}, "test2": {"d": {"emo": "angry"}}}
+    arrays = {f"{split}_corpus": np.array(corpus, dtype=object) for split, corpus in corpora.items()}
+    np.savez(tmp_path / "label-6way.npz", **arrays)
+    data = load_dataset(tmp_path)
+    assert data.classes == ("angry", "happy")
+    assert data["train"].labels.tolist() == [1, 0]
+    assert (data["test"].ids, data["test"].labels.tolist()) == (("c",), [1])
+    assert [line for line in data.skipped if line.startswith("test2_corpus.npy of")]
+    np.savez(tmp_path / "label-4way.npz", **arrays)
+    with pytest.raises(DatasetError, match=r"holds 2 files of labels: keep one of label-4way\.npz"):
+        load_dataset(tmp_path)
+
+
+def test_rows_that_fit_both_ways_are_padded_as_the_others(tmp_path: Path) -> None:
+    rows = padded(np.abs(TEXT) + 1, np.full(6, 4), front=True)
+    rows[2, -1] = 0  # a real step of zeros at the end
+    split = load_dataset(saved(tmp_path, text=rows, audio=AUDIO, text_length=np.full(6, 4)))["train"]
+    expected = padded(np.abs(TEXT) + 1, np.full(6, 4))
+    expected[2, 3] = 0
+    assert torch.equal(split.modalities["text"], torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize("below", ["", "features"])

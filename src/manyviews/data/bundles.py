@@ -149,7 +149,7 @@ def _labels(raws: Mapping[str, Raw], where: str) -> tuple[dict[str, Tensor], tup
         raise DatasetError(f"{where}: {', '.join(lacking)} has no labels, and {', '.join(found)} has: give all or none")
     flat: dict[str, np.ndarray] = {}
     for split, array in found.items():
-        if array.size != len(array) or array.dtype.kind not in "iubf":
+        if array.size != len(array) or array.dtype.kind not in "iubfU":
             raise DatasetError(f"{where}, {split}: labels must be a number each, got {array.dtype} {array.shape}")
         flat[split] = array.reshape(-1)
         if array.dtype.kind == "f" and not np.isfinite(flat[split]).all():

@@ -73,8 +73,10 @@ class Modality:
             start = np.where(self.present, first, 0)
         else:
             self.lengths = self._given(lengths, count, most)
-            # Padding is at the front where the steps that would be at the end are not the filled ones.
-            at_front = filled.any(1) & (last > self.lengths) & (first >= most - self.lengths)
+            # Padding is at the front of rows that only fit there; rows that fit both ways are as most others.
+            fits_back, fits_front = last <= self.lengths, first >= most - self.lengths
+            as_most = (fits_front & ~fits_back).sum() > (fits_back & ~fits_front).sum()
+            at_front = filled.any(1) & fits_front & (as_most | ~fits_back)
             start = np.where(at_front, most - self.lengths, 0)
             steps = np.arange(most)
             outside = (steps < start[:, None]) | (steps >= (start + self.lengths)[:, None])

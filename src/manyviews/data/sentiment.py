@@ -3,9 +3,9 @@
 - MMSA: `{train, valid, test}` -> `text`, `audio`, `vision`, `audio_lengths`, `vision_lengths`, `text_bert` (whose
   second row is the mask of the text), `regression_labels`, `id`
 - MultiBench: `{train, valid, test}` -> `text`, `audio`, `vision`, `labels`, `id`
-- MERBench: a folder with `label.npz` (`train_corpus`, `val_corpus`, `test_corpus`: name -> `{val: ...}`) and, in it or
-  in its `features`, a folder for each modality, `MODEL-UTT` (a vector for each name) or `MODEL-FRA` (a sequence), of
-  `NAME.npy`
+- MERBench: a folder with `label*.npz` (`train_corpus`, `val_corpus`, `test_corpus`: name -> `{emo: ..., val: ...}`;
+  `val` is taken, or `emo` where `val` is the same for all) and, in it or in its `features`, a folder for each modality,
+  `MODEL-UTT` (a vector for each name) or `MODEL-FRA` (a sequence), of `NAME.npy`
 
 Pickles are read without running them.
 """
@@ -61,7 +61,8 @@ def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
         raise DatasetError(f"{where}: expected {', '.join(MODALITIES)}, got {_told(part)}")
     for key in ("regression_labels", "labels"):
         if key in part and raw.labels is None:
-            raw.labels = np.asarray(part[key], dtype=np.float32).reshape(len(part[key]), -1)
+            labels = np.asarray(part[key]).reshape(len(part[key]), -1)
+            raw.labels = labels if labels.dtype.kind in "iub" else labels.astype(np.float32)
     raw.ids = tuple("_".join(map(str, np.ravel(one).tolist())) for one in part.get("id", ()))
     mask = np.asarray(part["text_bert"])[:, 1].sum(1) if "text_bert" in part else None
     for name, rows in raw.modalities.items():
@@ -76,9 +77,11 @@ def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
 
 
 def is_merbench(path: Path) -> bool:
-    if not (path / "label.npz").is_file():
-        return False
-    return any(child.name.endswith(ENDINGS) for child in _features_of(path).iterdir())
+    return bool(_label_files(path)) and any(child.name.endswith(ENDINGS) for child in _features_of(path).iterdir())
+
+
+def _label_files(path: Path) -> list[Path]:
+    return sorted(path.glob("label*.npz"))
 
 
 def _features_of(path: Path) -> Path:
@@ -87,38 +90,52 @@ def _features_of(path: Path) -> Path:
 
 def load_merbench(path: Path) -> Dataset:
     """A folder of MERBench."""
+    files = _label_files(path)
+    if len(files) > 1:
+        raise DatasetError(f"{path} holds {len(files)} files of labels: keep one of {', '.join(f.name for f in files)}")
     inside = _features_of(path).iterdir()
     folders = sorted(child for child in inside if child.is_dir() and child.name.endswith(ENDINGS))
     raws: dict[str, Raw] = {}
-    for split, labels in _corpora(path / "label.npz").items():
-        raw = raws[split] = Raw(labels=np.array(list(labels.values()), np.float32), ids=tuple(labels))
+    notes: list[str] = []
+    for split, corpus in _corpora(files[0], notes).items():
+        raw = raws[split] = Raw(labels=_meant(corpus, f"{files[0]}, {split}"), ids=tuple(corpus))
         for folder in folders:
-            raw.modalities[folder.name], raw.lengths[folder.name] = _features(folder, tuple(labels))
+            raw.modalities[folder.name], raw.lengths[folder.name] = _features(folder, tuple(corpus))
         raw.lengths = {name: raw.lengths[name] for name, rows in raw.modalities.items() if rows.ndim == 3}
-    return assembled(raws, path.resolve().name, str(path), [])
+    return assembled(raws, path.resolve().name, str(path), notes)
 
 
-def _corpora(path: Path) -> dict[str, dict[str, float]]:
-    """For each split the quantity of each name."""
-    found: dict[str, dict[str, float]] = {}
+def _corpora(path: Path, notes: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """For each split the labels of each name."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     try:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.namelist():
-                split = SPLITS.get(member.partition("_")[0])
-                if split is None or not member.endswith("_corpus.npy"):
+            for member in sorted(archive.namelist()):
+                split = SPLITS.get(member.partition("_")[0].rstrip("0123456789"))
+                if split is None or split in found or not member.endswith("_corpus.npy"):
+                    notes.append(f"{member} of {path} is not read")
                     continue
                 with archive.open(member) as file:
                     np.lib.format.read_magic(file)
                     np.lib.format.read_array_header_1_0(file)
                     held = load_numpy_pickle(file, f"{path}, {member}")
-                corpus = _named(held[0] if isinstance(held, list) else held)
-                values = {name: one["val"] if isinstance(one, dict) else one for name, one in corpus.items()}
-                found[split] = {name: float(value) for name, value in values.items()}
+                found[split] = _named(held[0] if isinstance(held, list) else held)
     except (zipfile.BadZipFile, ValueError, TypeError, KeyError, IndexError) as error:
         raise DatasetError(f"{path} holds no labels as MERBench writes them: {error!r}") from error
-    if not found:
-        raise DatasetError(f"{path}: expected train_corpus, val_corpus and test_corpus")
+    if not found or not all(found.values()):
+        raise DatasetError(f"{path}: expected train_corpus, val_corpus and test_corpus, with names")
     return found
+
+
+def _meant(corpus: dict[str, dict[str, Any]], where: str) -> np.ndarray:
+    """The quantity `val` of each name or, where there is none (it is then left out, or the same for all), `emo`."""
+    try:
+        values = [one.get("val") for one in corpus.values()]
+        if None not in values and (len(set(values)) > 1 or "emo" not in next(iter(corpus.values()))):
+            return np.array(values, np.float32)
+        return np.array([one["emo"] for one in corpus.values()])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DatasetError(f"{where}: expected val or emo for each name, got {error!r}") from error
 
 
 def _features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -127,7 +144,7 @@ def _features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndar
     for name in names:
         path = folder / f"{name}.npy"
         if path.parent != folder:
-            raise DatasetError(f"{name!r} in label.npz is no name of a file")
+            raise DatasetError(f"{name!r} in the labels is no name of a file")
         if not path.is_file():
             rows.append(None)
             continue
