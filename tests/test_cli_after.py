@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import manyviews as mv
+from manyviews.cli.console import Reading
 from manyviews.cli.evaluate import evaluate_run
 from manyviews.cli.use import embed, export_run, neighbours
 from tests.test_cli import manyviews
@@ -47,7 +48,7 @@ def test_embed_names_and_counts_what_cannot_be_read(
     folder = folder_of_images(tmp_path / "images", count=7, labelled=False)
     (folder / "003.png").write_bytes(b"broken")
     out = tmp_path / "out.npz"
-    embed(finished_run, str(folder), out, workers=0)
+    embed(finished_run, str(folder), out, Reading(workers=0))
     said = capsys.readouterr()
     assert said.out == f"{out}: 6 vectors of 64 dimensions; 1 file left out\n"
     assert "left out" in said.err

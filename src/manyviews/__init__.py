@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         get_objective,
     )
     from manyviews.models import Embedder, get_encoder
-    from manyviews.training import Config, Run, evaluate, get_recipe, load_encoder, train
+    from manyviews.training import Config, EvaluationConfig, Run, evaluate, get_recipe, load_encoder, train
     from manyviews.views import MultiCrop, SimCLRPolicy
 
 __version__ = "0.1.0"
@@ -48,6 +48,7 @@ __all__ = [
     "Dataset",
     "DatasetError",
     "Embedder",
+    "EvaluationConfig",
     "InfoNCE",
     "KernelContrastive",
     "MVInfoNCE",
@@ -84,6 +85,7 @@ _ELSEWHERE = {
     "Embedder": "models",
     "get_encoder": "models",
     "Config": "training",
+    "EvaluationConfig": "training",
     "Run": "training",
     "evaluate": "training",
     "load_encoder": "training",

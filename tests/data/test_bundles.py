@@ -379,6 +379,15 @@ def test_what_looks_odd_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert said.count("looks odd") == 1
 
 
+def test_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    np.savez(tmp_path / "a[red]b.npz", **{"[bold]text_train": AUDIO, "audio_train": AUDIO})
+    show_data(str(tmp_path / "a[red]b.npz"))
+    said = capsys.readouterr().out
+    assert said.startswith("a[red]b\n")
+    assert "[bold]text" in said
+    assert said.endswith("nothing looks odd\n")
+
+
 def test_ids_in_two_splits_look_odd(tmp_path: Path) -> None:
     ids = np.array(list("abcdef"))
     path = saved(tmp_path, text_train=TEXT, id_train=ids, text_test=TEXT, id_test=ids[::-1])

@@ -106,18 +106,18 @@ def test_sgd_is_torchs_sgd() -> None:
     torch.testing.assert_close(found, autograd_probe(x, y, 4, 7, 0.3), atol=1e-5, rtol=1e-4)
 
 
-def test_fresh_representations_are_what_is_learned_from() -> None:
+def test_augmented_representations_are_what_is_learned_from() -> None:
     (x, y), asked = blobs(100), []
 
-    def fresh(epoch: int, batches: list[torch.Tensor]) -> object:
+    def augment(epoch: int, batches: list[torch.Tensor]) -> object:
         asked.append((epoch, sum(map(len, batches))))
         return ((x[index], index) for index in batches)
 
-    probe = linear_probe(torch.full_like(x, 1e6), y, method="sgd", epochs=5, fresh=fresh)
+    probe = linear_probe(torch.full_like(x, 1e6), y, method="sgd", epochs=5, augment=augment)
     assert torch.equal(probe.weight, linear_probe(x, y, method="sgd", epochs=5).weight)
     assert asked == [(epoch, 100) for epoch in range(5)]
     with pytest.raises(ValueError, match="for the method sgd"):
-        linear_probe(x, y, fresh=fresh)
+        linear_probe(x, y, augment=augment)
 
 
 def test_few_labels_are_the_same_share_of_each_class_and_at_least_one() -> None:

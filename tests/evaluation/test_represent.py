@@ -50,10 +50,10 @@ def test_augmented_representations_are_of_mirrored_crops_alone() -> None:
     images = load_dataset("photos")["train"].images[:6]
     encoder = small_encoder().eval()
     policy = SimCLRPolicy(32, strength=0.0, jitter=0.0, grey=0.0)
-    fresh = augmented(encoder, images, 32, seed=4)
+    augment = augmented(encoder, images, 32, seed=4)
     index = torch.tensor([5, 1, 2])
     for epoch in (0, 3):
-        ((h, which),) = fresh(epoch, [index])
+        ((h, which),) = augment(epoch, [index])
         views = policy(images[index], views=1, seed=4, epoch=epoch, index=index)[:, 0]
         assert torch.equal(which, index)
         assert torch.equal(h, encoder(views).detach())
@@ -66,8 +66,8 @@ def test_a_probe_on_augmented_representations_learns(tmp_path: Path) -> None:
     colour = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     h, _ = representations(colour, files.images, torch.arange(30), 16)
     bright = (h[:, 0] > h[:, 0].median()).long()
-    fresh = augmented(colour, files.images, 16, workers=2)
-    probe = linear_probe(h, bright, method="sgd", epochs=100, learning_rate=50.0, fresh=fresh)
+    augment = augmented(colour, files.images, 16, workers=2)
+    probe = linear_probe(h, bright, method="sgd", epochs=100, learning_rate=50.0, augment=augment)
     assert probe.accuracy(h, bright) > 0.8
 
 

@@ -1,6 +1,7 @@
 """Encoders in other programs give the same representations."""
 
 import re
+from types import SimpleNamespace
 
 import onnx
 import onnxruntime
@@ -52,18 +53,14 @@ def test_the_lines_that_load_it_are_python() -> None:
     encoder = trained("resnet-small")
     state, lines = torchvision_state(encoder, Description("resnet-small", {}, 32))
 
-    class Models:
-        @staticmethod
-        def resnet18() -> torch.nn.Module:
-            model = get_encoder("resnet18")
-            model.fc = torch.nn.Linear(512, 1000)
-            forward = model.forward
-            model.forward = lambda x: model.fc(forward(x))
-            return model
+    def resnet18() -> torch.nn.Module:
+        model = get_encoder("resnet18")
+        model.fc = torch.nn.Linear(512, 1000)
+        forward = model.forward
+        model.forward = lambda x: model.fc(forward(x))
+        return model
 
-    class torchvision:  # noqa: N801
-        models = Models
-
+    torchvision = SimpleNamespace(models=SimpleNamespace(resnet18=resnet18))
     scope = {"torchvision": torchvision, "torch": torch, "weights": state}
     exec(lines, scope)
     images = torch.rand(2, 3, 32, 32)

@@ -15,7 +15,7 @@ from manyviews.evaluation import few_labels, knn_classify, linear_probe, rankme,
 from manyviews.models import EncoderError
 from manyviews.training import ConfigError, EvaluationConfig, Run, evaluate, load_encoder, train
 from manyviews.training.assess import evaluation_name
-from manyviews.training.setup import policy_of
+from manyviews.training.setup import device_of, policy_of
 from manyviews.views import plain_views
 from tests.training.small import folder_of_images, small
 
@@ -203,3 +203,12 @@ def test_evaluations_on_folders_of_the_same_name_stand_side_by_side(tmp_path: Pa
     assert evaluation_name("cifar10", "cifar10") == "evaluation-cifar10.json"
     assert evaluation_name(None, "photos") == "evaluation.json"
     assert evaluation_name("фото", "фото") != evaluation_name("图片", "图片")
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_auto_is_a_gpu_where_there_is_one(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert device_of("auto").type == ("cuda" if there else "cpu")
+    with pytest.raises(ConfigError, match="there is no device mps here"):
+        device_of("mps")

@@ -48,6 +48,7 @@ def test_a_run_leaves_everything_behind_and_its_encoder_loads(tmp_path: Path) ->
     assert list(scores) == ["pixels", "untrained encoder", "trained encoder"]
     assert all(0 <= score[kind] <= 1 for score in scores.values() for kind in ("knn", "linear"))
     assert run.evaluation["test_instances"] == 1000
+    assert (run.evaluation["source"], run.evaluation["manyviews"]) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
     assert "step 15/15" in log
     assert "images/s" in log

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,6 +12,22 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 ImagesName = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
 Output = tyro.conf.arg(aliases=["-o"])
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How images are read and encoded."""
+
+    workers: int = 2
+    """Processes that read images from disk."""
+    device: Device = "auto"
+    """auto takes a GPU if there is one."""
+    follow_links: bool = False
+    """Take images behind links that lead out of the folder."""
+
+
+AS_USUAL = Reading()
+ReadingFlags = Annotated[Reading, tyro.conf.arg(name="")]
 
 
 def first_rank() -> bool:

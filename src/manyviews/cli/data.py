@@ -29,7 +29,8 @@ def show_data(
     from manyviews.data import load_dataset, suspicious
 
     found = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)
-    table = Table(title=found.name, title_justify="left")
+    print(found.name)
+    table = Table()
     for title in ("split", "modality", "kind", "steps", "missing"):
         table.add_column(title)
     for split, part in found.splits.items():

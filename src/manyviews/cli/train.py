@@ -13,7 +13,7 @@ from manyviews.cli.evaluate import show_scores
 if TYPE_CHECKING:
     from manyviews.training import Run
 
-_TRAIN = "Train an encoder: without flags, on the photos in the package, in about a minute and a half."
+_TRAIN = "Train an encoder: without flags, on the photos in the package, in about two minutes."
 
 
 def train_command(arguments: list[str]) -> Callable[..., None]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from manyviews.cli.console import Device, ImagesName, Output, RunPath, complain
+from manyviews.cli.console import AS_USUAL, ImagesName, Output, ReadingFlags, RunPath, complain
 
 
 class _LeftOut:
@@ -24,9 +24,7 @@ def embed(
     run: RunPath,
     images: ImagesName,
     output: Annotated[Path, Output],
-    workers: int = 2,
-    device: Device = "auto",
-    follow_links: bool = False,
+    reading: ReadingFlags = AS_USUAL,
 ) -> None:
     """Write the representations of images, and their ids, to a file.
 
@@ -34,18 +32,16 @@ def embed(
         run: the directory of a finished run, or a .safetensors file of `manyviews export`.
         images: a folder of images, an image, photos, digits, cifar10, cifar100, or a .npz or .npy file of images.
         output: a .npz (ids and vectors), .npy (vectors; ids in a .csv beside it), .csv or .parquet file.
-        workers: processes that read images from disk.
-        device: auto takes a GPU if there is one.
-        follow_links: take images behind links that lead out of the folder.
+        reading: how images are read and encoded.
     """
     from manyviews.export import Pictures, check_vector_file, ids_beside, vector_file
     from manyviews.training import device_of, load_encoder
 
     check_vector_file(output, inputs=[run, images])
-    encoder = load_encoder(run).to(device_of(device))
+    encoder = load_encoder(run).to(device_of(reading.device))
     count, left_out = 0, _LeftOut()
     with vector_file(output, encoder.dim) as add:
-        for names, vectors in Pictures.of(images, follow_links).encoded(encoder, left_out, workers):
+        for names, vectors in Pictures.of(images, reading.follow_links).encoded(encoder, left_out, reading.workers):
             add(names, vectors)
             count += len(names)
     beside = f", ids in {ids_beside(output)}" if output.suffix.lower() == ".npy" else ""
@@ -58,9 +54,7 @@ def neighbours(
     query: tuple[str, ...],
     output: Annotated[Path, Output] = Path("neighbours.png"),
     count: int = 8,
-    workers: int = 2,
-    device: Device = "auto",
-    follow_links: bool = False,
+    reading: ReadingFlags = AS_USUAL,
 ) -> None:
     """Draw the images that are most like some others, by the cosine of their representations.
 
@@ -70,9 +64,7 @@ def neighbours(
         query: files, or ids of images that are searched (`test/7` in a data set); a row of the sheet for each.
         output: the PNG to write.
         count: of neighbours.
-        workers: processes that read images from disk.
-        device: auto takes a GPU if there is one.
-        follow_links: take images behind links that lead out of the folder.
+        reading: how images are read and encoded.
     """
     from manyviews.export import Pictures, nearest, query_of
     from manyviews.training import device_of, load_encoder
@@ -82,10 +74,10 @@ def neighbours(
     check_writable(output, (".png",), inputs=[images, *query])
     if not query:
         raise ValueError("name a --query: a file, or the id of an image")
-    encoder = load_encoder(run).to(device_of(device))
-    pictures, left_out = Pictures.of(images, follow_links), _LeftOut()
+    encoder = load_encoder(run).to(device_of(reading.device))
+    pictures, left_out = Pictures.of(images, reading.follow_links), _LeftOut()
     queries = [query_of(name, pictures) for name in dict.fromkeys(query)]
-    found = nearest(encoder, queries, pictures, left_out, count=count, workers=workers)
+    found = nearest(encoder, queries, pictures, left_out, count=count, workers=reading.workers)
     rows, captions = [], []
     for one in queries:
         near = found[one.name]

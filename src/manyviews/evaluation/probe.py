@@ -15,7 +15,7 @@ from manyviews.evaluation.knn import check_finite, check_labelled
 from manyviews.evaluation.progress import tracked
 
 Method = Literal["lbfgs", "sgd"]
-Fresh = Callable[[int, Sequence[Tensor]], Iterator[tuple[Tensor, Tensor]]]
+Augment = Callable[[int, Sequence[Tensor]], Iterator[tuple[Tensor, Tensor]]]
 """From an epoch and its batches of instances to their representations (B, d), and which instances these are."""
 
 STRENGTHS = (10.0, 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
@@ -86,7 +86,7 @@ def linear_probe(
     epochs: int = 200,
     batch_size: int = 256,
     seed: int = 0,
-    fresh: Fresh | None = None,
+    augment: Augment | None = None,
 ) -> LinearProbe:
     """Fit a linear classifier to representations (n, d).
 
@@ -104,7 +104,8 @@ def linear_probe(
         epochs: of "sgd".
         batch_size: of "sgd".
         seed: of the order of instances in "sgd".
-        fresh: gives "sgd" other representations in each epoch, instead of `h`: `augmented` makes it of an encoder.
+        augment: gives "sgd" the representations of other crops in each epoch, instead of `h`; `augmented` makes it of
+            an encoder and images.
 
     Example:
         >>> h = torch.cat([torch.randn(50, 4) + 3, torch.randn(50, 4) - 3])
@@ -116,11 +117,11 @@ def linear_probe(
     count = int(labels.max()) + 1 if classes is None else classes
     if method == "sgd":
         descent = _Descent(count, learning_rate, epochs, batch_size, seed)
-        return LinearProbe(*descent(h.float(), labels, _classifying, fresh), 0.0)
+        return LinearProbe(*descent(h.float(), labels, _classifying, augment), 0.0)
     if method != "lbfgs":
         raise ValueError(f"method must be lbfgs or sgd, got {method!r}")
-    if fresh is not None:
-        raise ValueError("fresh representations are for the method sgd: lbfgs looks at all of them at once")
+    if augment is not None:
+        raise ValueError("augment is for the method sgd: lbfgs looks at all representations at once")
     if not strengths or min(strengths) <= 0:
         raise ValueError(f"strengths must be > 0, at least one, got {tuple(strengths)}")
     if len(strengths) == 1:
@@ -199,7 +200,7 @@ class _Descent:
             raise ValueError(f"epochs, batch_size and learning_rate must be > 0, got {given}")
 
     def __call__(
-        self, x: Tensor, y: Tensor, slope_of: Callable[[Tensor, Tensor], Tensor], fresh: Fresh | None = None
+        self, x: Tensor, y: Tensor, slope_of: Callable[[Tensor, Tensor], Tensor], augment: Augment | None = None
     ) -> tuple[Tensor, Tensor]:
         """Weight (outputs, d) and bias."""
         weight, bias = x.new_zeros(self.outputs, x.shape[1]), x.new_zeros(self.outputs)
@@ -209,7 +210,7 @@ class _Descent:
             rate = self.rate * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
             order = torch.randperm(len(x), generator=generator).split(self.batch_size)
             cached = ((x.index_select(0, index.to(x.device)), index) for index in order)
-            for rows, index in cached if fresh is None else fresh(epoch, order):
+            for rows, index in cached if augment is None else augment(epoch, order):
                 # The product is this way round because few rows times many are faster than many times few.
                 slope = slope_of(torch.addmm(bias[:, None], weight, rows.T).T, y[index.to(y.device)])
                 pull.addmm_(slope.T, rows, beta=0.9)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from manyviews.data import ImageFiles
 from manyviews.evaluation import geometry
-from manyviews.evaluation.probe import Fresh
+from manyviews.evaluation.probe import Augment
 from manyviews.evaluation.progress import tracked
 from manyviews.evaluation.retrieve import retrieval
 from manyviews.models import Embedder
@@ -62,19 +62,19 @@ def embedded_views(
     return torch.cat(h), torch.cat(z)
 
 
-def augmented(encoder: nn.Module, images: Images, size: int, seed: int = 0, workers: int = 0) -> Fresh:
+def augmented(encoder: nn.Module, images: Images, size: int, seed: int = 0, workers: int = 0) -> Augment:
     """For `linear_probe`: in each epoch the representations of other crops, half of them mirrored.
 
     Example:
         >>> images = torch.randint(256, (8, 3, 4, 4), dtype=torch.uint8)
-        >>> fresh = augmented(nn.Flatten(), images, size=4)
-        >>> for h, index in fresh(0, [torch.tensor([0, 1, 2])]):
+        >>> augment = augmented(nn.Flatten(), images, size=4)
+        >>> for h, index in augment(0, [torch.tensor([0, 1, 2])]):
         ...     print(tuple(h.shape), index)
         (3, 48) tensor([0, 1, 2])
     """
     policy = SimCLRPolicy(size, strength=0, jitter=0, grey=0)
 
-    def fresh(epoch: int, batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    def augment(epoch: int, batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         device = next((weight.device for weight in encoder.parameters()), None)
         for views, index in ViewBatches(images, policy, 1, seed, workers, device)(epoch, list(batches)):
             assert isinstance(views, Tensor)
@@ -82,7 +82,7 @@ def augmented(encoder: nn.Module, images: Images, size: int, seed: int = 0, work
                 h = encoder(views[:, 0].to(like)).float()
             yield h, index
 
-    return fresh
+    return augment
 
 
 def geometry_of(z: Tensor) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import copy
 import io
 import logging
 import warnings
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -63,9 +64,7 @@ def onnx_file(encoder: ImageEncoder) -> bytes:
         ValueError: the extra `onnx` is not installed.
     """
     try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401 (torch needs it)
+        onnx, onnxruntime, _ = (import_module(name) for name in ("onnx", "onnxruntime", "onnxscript"))  # torch's
     except ImportError as error:
         raise ValueError(f"ONNX needs an extra: pip install 'manyviews[onnx]' ({error})") from error
     size = encoder.size

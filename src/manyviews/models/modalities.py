@@ -157,6 +157,7 @@ class ModalityEmbedder(nn.Module):
         image_encoder: str = "resnet-small",
     ) -> ModalityEmbedder:
         """The paper's model for the modalities of a training split, whose features it is standardised to."""
+        sequences: set[str] = set()
         encoders: dict[str, nn.Module] = {}
         inputs: dict[str, nn.Module] = {}
         for name in names:
@@ -171,10 +172,10 @@ class ModalityEmbedder(nn.Module):
             inputs[name] = Standardise(known_steps(split, name))
             features = rows.shape[-1]
             if rows.dim() == 3:
+                sequences.add(name)
                 encoders[name] = SequenceEncoder(features, width, layers, heads, dropout)
             else:
                 encoders[name] = VectorEncoder(features, width, dropout)
-        sequences = {name for name in names if split.modalities[name].dim() == 3}  # type: ignore[union-attr]
         return cls(encoders, sequences=sequences, width=width, out=out, inputs=inputs)
 
     def forward(self, views: Sequence[Tensor]) -> Embedded:

@@ -106,11 +106,10 @@ def evaluate(
             config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
         )
     else:
-        config = dataclasses.replace(config, limit=None)
+        config = dataclasses.replace(config, data=str(data), limit=None)
         dataset = load_dataset(data, strict=config.strict, follow_links=config.follow_links)
     with threads(dataclasses.replace(config, devices=1)):
         found = evaluated(embedder.to(device_of(device)), dataset, config, how)
-    found = {"source": config.data if data is None else str(data), "manyviews": __version__, **found}
     run.write_evaluation(found, evaluation_name(data, dataset.name))
     return found
 
@@ -131,10 +130,10 @@ def evaluated(embedder: Embedder, data: Dataset, config: Config, how: Evaluation
     assert config.size is not None
     split = next((name for name in ("test", "valid") if name in data.splits), "train")
     tests = _Part.of(data, split, config.limit if split == "train" else None)
-    found: dict[str, Any] = {"data": data.name, "split": split, "scores": None}
+    found: dict[str, Any] = {"manyviews": __version__, "source": config.data, "data": data.name, "split": split}
     parts = _labelled(data, tests, config)
     if isinstance(parts, str):
-        found["why"] = parts
+        found |= {"scores": None, "why": parts}
     else:
         encoders: dict[str, nn.Module] = {}
         if how.baselines and config.size <= LARGE:
@@ -220,8 +219,8 @@ def _scores(
     answers = check_labelled("test representations", queries, test.labels[asked].to(h.device), classes)
     guess = knn_classify(h, labels, queries, classes=classes)
     if how.probe == "sgd":
-        fresh = augmented(encoder, _subset(train.images, kept), size, workers=how.workers) if how.augment else None
-        probe = linear_probe(h, labels, classes=classes, method="sgd", fresh=fresh, **settings)
+        augment = augmented(encoder, _subset(train.images, kept), size, workers=how.workers) if how.augment else None
+        probe = linear_probe(h, labels, classes=classes, method="sgd", augment=augment, **settings)
     else:
         probe = linear_probe(h, labels, classes=classes)
     few = {}
