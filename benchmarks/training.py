@@ -39,7 +39,7 @@ def training_of(config: Config, folder: str) -> Training:
     config = fitted(config, photos, 1)
     run = Run.create(Path(folder) / "run", config, overwrite=True)
     return Training(
-        run, photos, *built(config), launched(config), Journal(run.path / "log.txt", silent=False, quiet=True)
+        run, photos, *built(config, photos), launched(config), Journal(run.path / "log.txt", silent=False, quiet=True)
     )
 
 
@@ -60,7 +60,7 @@ def whole_step(training: Training) -> Callable[[], None]:
 
 
 def bare_step(training: Training) -> Callable[[], None]:
-    encoder = built(training.config)[0].encoder
+    encoder = built(training.config, training.data)[0].encoder
     tensor = next(training.batches(0))[0].flatten(0, 1)
 
     def step() -> None:

@@ -15,7 +15,8 @@ from manyviews.evaluation import few_labels, knn_classify, linear_probe, rankme,
 from manyviews.models import EncoderError
 from manyviews.training import ConfigError, EvaluationConfig, Run, evaluate, load_encoder, train
 from manyviews.training.assess import evaluation_name
-from manyviews.training.setup import device_of, policy_of
+from manyviews.training.images import policy_of
+from manyviews.training.setup import device_of
 from manyviews.views import plain_views
 from tests.training.small import folder_of_images, small
 

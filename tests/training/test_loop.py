@@ -18,10 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import manyviews as mv
 from manyviews.training import Config, ConfigError, DivergedError, InterruptedTraining, Run, learning_rate, train
 from manyviews.training.files import claimed
+from manyviews.training.images import ImageSource, policy_of
 from manyviews.training.journal import Journal
 from manyviews.training.loop import Training
-from manyviews.training.setup import built, fitted, launched, policy_of
-from manyviews.training.watch import Watch, collapsed
+from manyviews.training.setup import built, fitted, launched
+from manyviews.training.source import apart, collapsed
 from manyviews.views import batches, plain_views
 from tests.training.small import assert_same_run, folder_of_images, last_checkpoint, small, tensors
 
@@ -60,10 +61,10 @@ def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:
     run = train(config, output=tmp_path / "run", quiet=True)
 
     config = run.config
-    photos = mv.load_dataset("photos")["train"]
-    images = photos.images[: config.limit]
-    watch = Watch.over(images, photos.labels, policy_of(config), 3, config.seed, config.held_out)
-    embedder, objective = built(config)
+    photos = mv.load_dataset("photos")
+    images = photos["train"].images[: config.limit]
+    trained, _, _ = apart(len(images), config.seed, config.held_out)
+    embedder, objective = built(config, photos)
     weights = [p for p in embedder.parameters() if p.dim() > 1]
     others = [p for p in [*embedder.parameters(), *objective.parameters()] if p.dim() <= 1 and p.requires_grad]
     groups = [{"params": weights, "weight_decay": 1e-6}, {"params": others}]
@@ -71,7 +72,7 @@ def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:
     step, losses = 0, []
     for epoch in range(3):
         for batch in batches(80, 16, config.seed, epoch):
-            index = watch.trained[batch]
+            index = trained[batch]
             views = policy_of(config)(images[index], views=3, seed=config.seed, epoch=epoch, index=index)
             loss = objective(embedder(views).z)
             for group in optimiser.param_groups:
@@ -88,11 +89,8 @@ def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:
 
 
 def test_held_out_instances_are_not_trained_on_and_watched_ones_are_not_in_the_bank() -> None:
-    images, labels = torch.zeros(50, 3, 8, 8, dtype=torch.uint8), torch.zeros(50, dtype=torch.int64)
-    policy = mv.SimCLRPolicy(8)
     for held_out in (10, 0):
-        watch = Watch.over(images, labels, policy, 2, 0, held_out)
-        watched, trained, bank = (set(part.tolist()) for part in (watch.watched, watch.trained, watch.bank))
+        trained, watched, bank = (set(part.tolist()) for part in apart(50, 0, held_out))
         assert not watched & bank
         assert bank <= trained
         assert len(trained) == 50 - held_out
@@ -275,7 +273,7 @@ def test_resuming_with_another_result_in_mind_is_refused(tmp_path: Path) -> None
         ("seed: 0", "seed: 1", "made with another seed"),
         ("epochs: 3", "epochs: 1", "made with another epochs"),
         ("width: 0.125", "width: 0.25", "made with another width"),
-        ("data: photos", "data: digits", "another set of images"),
+        ("data: photos", "data: digits", "another set of instances"),
         ("workers: 0", "workers: 1", None),
     ],
 )
@@ -313,7 +311,7 @@ def test_images_that_changed_are_found_out_and_broken_ones_replaced(
     assert len(run.metrics) == 2
     (run.path / "encoder.safetensors").unlink()
     next(folder.rglob("001.png")).unlink()
-    with pytest.raises(ConfigError, match="another set of images"):
+    with pytest.raises(ConfigError, match="another set of instances"):
         train(resume=run.path, quiet=True)
 
 
@@ -440,7 +438,7 @@ def test_collapse_is_said_loudly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     one_point = {"alignment": 0.0, "uniformity": -0.01, "rank": 1, "rankme": 1.0}
-    monkeypatch.setattr(Watch, "__call__", lambda *_: dict(one_point))
+    monkeypatch.setattr(ImageSource, "look", lambda *_: dict(one_point))
     train(small(epochs=1), output=tmp_path / "run")
     assert "warning: COLLAPSE: all instances have nearly the same embedding" in capsys.readouterr().err
     assert "COLLAPSE" in (tmp_path / "run" / "log.txt").read_text()
@@ -449,16 +447,16 @@ def test_collapse_is_said_loudly(
 
 
 def test_what_is_watched_tells_a_collapsed_model_from_a_healthy_one() -> None:
-    config = small(size=16, strength=0.5, blur=0.0)
-    photos = mv.load_dataset("photos")["train"]
-    watch = Watch.over(photos.images, photos.labels, policy_of(config), 3, 0, 100)
-    embedder, _ = built(config)
+    photos = mv.load_dataset("photos")
+    config = fitted(small(limit=None, held_out=100), photos, 1)
+    source = ImageSource(photos, config, torch.device("cpu"))
+    embedder, _ = built(config, photos)
     with torch.no_grad():
-        embedder.train()(plain_views(photos.images[:200], 16)[:, None])
-    assert collapsed(watch(embedder)) is None
+        embedder.train()(plain_views(photos["train"].images[:200], 16)[:, None])
+    assert collapsed(source.look(embedder)) is None
     with torch.no_grad():
         embedder.head[-1].bias.fill_(100.0)
-    assert "same embedding" in collapsed(watch(embedder))
+    assert "same embedding" in collapsed(source.look(embedder))
     assert embedder.training
 
 
@@ -469,7 +467,7 @@ def test_no_step_makes_anything_larger_than_views_and_activations(tmp_path: Path
     config = fitted(config, photos, 1)
     run = Run.create(tmp_path / "run", config, overwrite=False)
     training = Training(
-        run, photos, *built(config), launched(config), Journal(run.path / "log", silent=True, quiet=True)
+        run, photos, *built(config, photos), launched(config), Journal(run.path / "log", silent=True, quiet=True)
     )
     largest = [0]
 

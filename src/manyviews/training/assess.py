@@ -21,8 +21,9 @@ from manyviews.evaluation.probe import HELD_OUT, Method, Settings
 from manyviews.evaluation.represent import EPOCH, Images, embedded_views, geometry_of
 from manyviews.models import Embedder
 from manyviews.training.config import Config, ConfigError, Device
+from manyviews.training.images import LARGE, policy_of
 from manyviews.training.run import EVALUATION, Run
-from manyviews.training.setup import LARGE, built, device_of, policy_of, threads
+from manyviews.training.setup import built, device_of, threads
 from manyviews.views.keyed import permutation
 
 MOST_INSTANCES = 10_000
@@ -139,7 +140,7 @@ def evaluated(embedder: Embedder, data: Dataset, config: Config, how: Evaluation
         if how.baselines and config.size <= LARGE:
             encoders["pixels"] = nn.Flatten()
         if how.baselines:
-            encoders["untrained encoder"] = built(config)[0].encoder.to(next(embedder.parameters()).device)
+            encoders["untrained encoder"] = built(config, data)[0].encoder.to(next(embedder.parameters()).device)
         encoders["trained encoder"] = embedder.encoder
         settings = how.settings(data, config.size)
         found |= {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import signal
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from manyviews.data import Dataset
-from manyviews.losses import Objective, SupCon
+from manyviews.losses import Objective
 from manyviews.models import Embedder
 from manyviews.training.assess import EvaluationConfig, evaluated
 from manyviews.training.cache import Views, cached_backward
@@ -24,11 +23,11 @@ from manyviews.training.journal import Journal
 from manyviews.training.metrics import Metrics, sinks
 from manyviews.training.optimisers import learning_rate
 from manyviews.training.run import Run
-from manyviews.training.setup import fingerprint, optimiser_of, policy_of
+from manyviews.training.setup import optimiser_of, source_of
 from manyviews.training.signals import InterruptedTraining, StopRequest
+from manyviews.training.source import collapsed
 from manyviews.training.sync import synchronised
-from manyviews.training.watch import Watch, collapsed
-from manyviews.views import ViewBatches, batches
+from manyviews.views import batches
 from manyviews.views.keyed import hashed
 
 if TYPE_CHECKING:
@@ -49,19 +48,8 @@ class Training:
         self.run, self.data, self.fabric, self.config, self.journal = run, data, fabric, config, journal
         self.first = fabric.is_global_zero
 
-        split = data["train"]
-        images = split.images
-        if isinstance(images, Tensor):
-            images = images[: config.limit].to(fabric.device)
-        else:
-            images = dataclasses.replace(images, paths=images.paths[: config.limit])
-        self.labels = split.classes
-        self.images = fingerprint(images)
-        policy = policy_of(config)
-        self.watch = Watch.over(images, self.labels, policy, config.views, config.seed, config.held_out)
-        self.views = ViewBatches(images, policy, config.views, config.seed, config.workers, fabric.device)
-
-        self.steps_per_epoch = len(self.watch.trained) // config.instances
+        self.source = source_of(config)(data, config, fabric.device)
+        self.steps_per_epoch = len(self.source.trained) // config.instances
         self.steps = self.steps_per_epoch * config.epochs
         self.warmup = round(config.warmup * self.steps)
         self.peak = config.learning_rate * config.instances / 256
@@ -102,9 +90,9 @@ class Training:
     def batches(self, epoch: int) -> Iterator[tuple[Views, Tensor]]:
         """Views and indices of this rank's part of each batch that is left of an epoch."""
         ranks = self.fabric.global_rank, self.fabric.world_size
-        own = batches(len(self.watch.trained), self.config.instances, self.config.seed, epoch, *ranks)
+        own = batches(len(self.source.trained), self.config.instances, self.config.seed, epoch, *ranks)
         left = own[self.step_number - epoch * self.steps_per_epoch :]
-        yield from self.views(epoch, [self.watch.trained[batch] for batch in left])
+        yield from self.source.batches(epoch, [self.source.trained[batch] for batch in left])
 
     def step(self, views: Views, index: Tensor) -> dict[str, Any]:
         """Learn from the views (B, N, ...) of this rank's instances; what there is to write about it."""
@@ -113,13 +101,11 @@ class Training:
             group["lr"] = rate
         # What an encoder draws (dropout) is a function of (seed, step, rank), as all else.
         torch.manual_seed(int(hashed(self.config.seed, self.step_number, self.fabric.global_rank)))
-        labels = None
-        if isinstance(self.objective, SupCon) and self.labels is not None:
-            labels = self.labels[index].to(self.fabric.device)
+        told = self.source.told(self.objective, views, index)
 
         def loss_of(z: Tensor) -> Tensor:
             try:
-                return self.objective(z) if labels is None else self.objective(z, labels=labels)
+                return self.objective(z, **told)
             except ValueError as error:  # of embeddings that are NaN, inf or zero
                 raise self.diverged(str(error), self.step_number + 1, rate) from error
 
@@ -156,7 +142,7 @@ class Training:
             self.settle()
         if self.first and (last or self.step_number % self.eval_every == 0):
             try:
-                found = self.watch(self.embedder)
+                found = self.source.look(self.embedder)
             except FloatingPointError as error:
                 raise self.diverged(str(error), row["step"], row["learning_rate"]) from error
             row |= found
@@ -225,7 +211,7 @@ class Training:
         """Raise if the checkpoint was made with a config or data that give another result."""
         made, now = state["made_with"], self._made_with()
         names = [name for name, value in now["config"].items() if made["config"].get(name) != value]
-        names += ["set of images"] if made["images"] != now["images"] else []
+        names += ["set of instances"] if made["instances"] != now["instances"] else []
         if made["ranks"] != now["ranks"]:
             if self.config.micro_batch or not self.config.sync_batch_norm:
                 names.append(f"number of ranks (it was {made['ranks']}), which its batch norm depends on")
@@ -236,7 +222,7 @@ class Training:
             raise ConfigError(f"{self.run.path} cannot go on: its checkpoint was made with another {', '.join(names)}")
 
     def _made_with(self) -> dict[str, Any]:
-        return {"config": self.config.result(), "images": self.images, "ranks": self.fabric.world_size}
+        return {"config": self.config.result(), "instances": self.source.identity, "ranks": self.fabric.world_size}
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -299,13 +285,14 @@ class Training:
     def _opening(self) -> str:
         config, ranks = self.config, self.fabric.world_size
         some = ""
-        if config.limit is not None and self.labels is not None:
-            here, all_of_them = (len(labels.unique()) for labels in (self.labels[: config.limit], self.labels))
+        labels = self.source.labels
+        if config.limit is not None and labels is not None:
+            here, all_of_them = (len(some_of_them.unique()) for some_of_them in (labels[: config.limit], labels))
             some = f" of {here} of {all_of_them} classes" if here < all_of_them else ""
         begins = f"resuming at step {self.step_number}" if self.step_number else "training"
         return (
             f"{begins}: {self.run.path}\n"
-            f"  {self.data.name}, {len(self.watch.trained):,} instances{some}, {config.views} views; {config.encoder}, "
+            f"  {self.data.name}, {len(self.source.trained):,} instances{some}, {self.source.views_told}, "
             f"{config.objective}\n  {config.epochs} epochs, {self.steps} steps of {config.instances} instances; "
             f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}"
         )

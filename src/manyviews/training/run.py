@@ -31,8 +31,8 @@ from manyviews.models import Embedder, ImageEncoder, ProjectionHead, representat
 from manyviews.models.saved import Description, file_of, fill, read_encoder
 from manyviews.training.config import MADE_WITH, Config, ConfigError
 from manyviews.training.files import claimed, sync_folder, write_atomically
+from manyviews.training.images import encoder_options
 from manyviews.training.metrics import read_metrics
-from manyviews.training.setup import encoder_options
 
 CONFIG, EVALUATION = "config.yaml", "evaluation.json"
 ENCODER, HEAD = "encoder.safetensors", "head.safetensors"

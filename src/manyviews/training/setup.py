@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import inspect
 import os
 from collections.abc import Callable, Iterator
@@ -12,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from manyviews.data import Dataset, ImageFiles
+from manyviews.data import Dataset
 from manyviews.losses import Objective, get_objective
-from manyviews.models import ENCODERS, Embedder, ProjectionHead, get_encoder, representation_dim
+from manyviews.models import Embedder
 from manyviews.training.config import Config, ConfigError, Device
+from manyviews.training.images import ImageSource
 from manyviews.training.optimisers import LARS, parameter_groups
-from manyviews.views import SimCLRPolicy, natural_size
+from manyviews.training.source import Source
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FITTED = ("size", "strength", "blur", "stem")
 """Fields that the data may decide."""
-LARGE = 64
-"""Views of more pixels a side have ImageNet's stem, jitter and blur."""
 
 
 def launched(config: Config) -> Fabric:
@@ -112,10 +110,15 @@ def located(config: Config) -> Config:
     )
 
 
+def source_of(_config: Config) -> type[Source]:
+    """What a config's training learns from."""
+    return ImageSource
+
+
 def fitted(config: Config, data: Dataset, ranks: int) -> Config:
     """The config with what it leaves to the data filled in, or a ConfigError if they do not go together."""
-    images = data["train"].images
-    total = min(len(images), config.limit or len(images))
+    count = len(data["train"])
+    total = min(count, config.limit or count)
     left = total - config.held_out
     if config.instances > left:
         held = f" ({config.held_out} of {total} are held out)" if config.held_out else ""
@@ -127,59 +130,16 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
         raise ConfigError(f"a batch of {config.instances} instances does not divide among {ranks} ranks")
     if config.objective == "supcon" and data["train"].classes is None:
         raise ConfigError(f"supcon needs classes as labels, and {data.name} has none: try ntxent")
-    size = natural_size(images) if config.size is None else config.size
-    large = size > LARGE
-    ours = config.encoder in ENCODERS
-    if not ours and (config.stem is not None or config.width is not None):
-        raise ConfigError(f"stem and width are for our ResNets, which {config.encoder} is not")
-    stem = config.stem
-    if stem is None and ours and large:
-        stem = "imagenet"
-    elif stem is None and ours and config.encoder != "resnet-small":
-        stem = "small"
-    return dataclasses.replace(
-        config,
-        size=size,
-        strength=(1.0 if large else 0.5) if config.strength is None else config.strength,
-        blur=(0.5 if large else 0.0) if config.blur is None else config.blur,
-        stem=stem,
-    )
+    return source_of(config).fit(config, data)
 
 
-def fingerprint(images: Tensor | ImageFiles) -> str:
-    """Tells whether the images are still the same: by their pixels, or by the names and sizes of their files."""
-    digest = hashlib.sha256()
-    if isinstance(images, Tensor):
-        digest.update(images.cpu().contiguous().numpy().data)
-    else:
-        for path in images.paths:
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
-    return digest.hexdigest()[:16]
-
-
-def policy_of(config: Config) -> SimCLRPolicy:
-    """How a fitted config draws views."""
-    assert config.size is not None
-    assert config.strength is not None
-    assert config.blur is not None
-    return SimCLRPolicy(config.size, strength=config.strength, blur=config.blur, scale=config.scale)
-
-
-def encoder_options(config: Config) -> dict[str, Any]:
-    """What `get_encoder` is given besides the name."""
-    return {name: value for name in ("stem", "width") if (value := getattr(config, name)) is not None}
-
-
-def built(config: Config) -> tuple[Embedder, Objective]:
+def built(config: Config, data: Dataset) -> tuple[Embedder, Objective]:
     """The untrained model and the objective: the same for the same seed."""
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
-        encoder = get_encoder(config.encoder, **encoder_options(config))
-        size = config.size or 32
-        dim = representation_dim(encoder, torch.zeros(1, 3, size, size))
-        embedder = Embedder(encoder, ProjectionHead(dim, out=config.projection), each_view=config.each_view)
+        model = source_of(config).model(config, data)
         objective = get_objective(config.objective, temperature=config.temperature, learnable=config.learnable)
-    return embedder, objective
+    return model, objective
 
 
 def optimiser_of(config: Config, model: nn.Module) -> Optimizer:

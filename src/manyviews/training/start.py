@@ -73,7 +73,7 @@ def train(
                 config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
             )
         config = fitted(config, data, fabric.world_size)
-        embedder, objective = built(config)
+        embedder, objective = built(config, data)
         run = on_first_rank(fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite))
         run = dataclasses.replace(run, config=config)
         on_first_rank(fabric, lambda: stack.enter_context(claimed(run.path, CONFIG)))
