@@ -124,14 +124,14 @@ def memory() -> None:
 def ranks() -> None:
     table = Table(title="images a second, the default recipe (each image is 4 views)")
     table.add_column("ranks x threads")
-    table.add_column("images/s", justify="right")
+    table.add_column("instances/s", justify="right")
     for count, threads in ((1, 1), (1, 2), (2, 1)):
         with tempfile.TemporaryDirectory() as folder:
             many = f"torch.distributed.run --standalone --nproc-per-node {count} -m".split() if count > 1 else []
             flags = f"--epochs 3 --no-probe --threads {threads} --eval-every 1000 -o {folder}/run".split()
             command = [sys.executable, "-m", *many, "manyviews", "train", *flags]
             subprocess.run(command, check=True, capture_output=True)
-            rates = re.findall(r"([\d,]+) images/s", (Path(folder) / "run" / "log.txt").read_text())
+            rates = re.findall(r"([\d,]+) instances/s", (Path(folder) / "run" / "log.txt").read_text())
         table.add_row(f"{count} x {threads}", rates[-1])
     console.print(table)
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 import manyviews as mv
 from manyviews.evaluation import linear_probe
-from manyviews.models import ModalityEmbedder
+from manyviews.models import ModalityEmbedder, ModalityEncoder
 from manyviews.views import ModalityBatches, batches
 
 parser = argparse.ArgumentParser()
@@ -26,7 +26,7 @@ torch.manual_seed(0)
 data = mv.load_dataset(options.bundle)
 train, test = data["train"], data["test"]
 names = tuple(name for name in train.modalities if name != "image")
-embedder = ModalityEmbedder.for_split(train, names)
+embedder = ModalityEmbedder(ModalityEncoder.for_split(train, names))
 objective = mv.get_objective(options.objective, temperature=0.5)
 optimiser = torch.optim.AdamW(embedder.parameters(), 1e-3)
 source = ModalityBatches(train, names)

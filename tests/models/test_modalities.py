@@ -10,8 +10,16 @@ from torch import nn
 
 from manyviews.data import DatasetError, Split, load_dataset
 from manyviews.losses import MVDHEL
-from manyviews.models import ModalityEmbedder, SequenceEncoder, Standardise, VectorEncoder
-from manyviews.models.modalities import known_steps, positions
+from manyviews.models import (
+    ModalityEmbedder,
+    ModalityEncoder,
+    ModalityHeads,
+    SequenceEncoder,
+    Standardise,
+    VectorEncoder,
+)
+from manyviews.models.features import positions
+from manyviews.models.modalities import known_steps
 from manyviews.views import ModalityBatches
 
 LENGTHS = torch.tensor([7, 1, 3, 5, 2])
@@ -34,12 +42,13 @@ NAMES = ("text", "audio", "video", "image")
 
 def model() -> ModalityEmbedder:
     torch.manual_seed(0)
-    return ModalityEmbedder.for_split(bundle(), NAMES, width=16, out=8, heads=4).eval()
+    encoder = ModalityEncoder.for_split(bundle(), NAMES, dim=16, heads=4)
+    return ModalityEmbedder(encoder, ModalityHeads(4, 16, out=8)).eval()
 
 
 def test_a_sequence_is_encoded_as_if_it_were_alone_and_not_padded() -> None:
     torch.manual_seed(0)
-    encoder = SequenceEncoder(6, width=16, heads=4).eval()
+    encoder = SequenceEncoder(6, dim=16, heads=4).eval()
     rows = bundle().modalities["text"]
     found = encoder(rows, LENGTHS)
     for row, length in enumerate(LENGTHS.tolist()):
@@ -52,7 +61,7 @@ def test_a_sequence_is_encoded_as_if_it_were_alone_and_not_padded() -> None:
 
 def test_positions_tell_the_order_of_steps() -> None:
     torch.manual_seed(0)
-    encoder = SequenceEncoder(6, width=16, heads=4).eval()
+    encoder = SequenceEncoder(6, dim=16, heads=4).eval()
     rows, length = torch.randn(1, 5, 6), torch.tensor([5])
     assert (encoder(rows, length) - encoder(rows.flip(1), length)).abs().max() > 1e-3
     waves = positions(50, 8)
@@ -69,10 +78,10 @@ def test_features_are_standardised_by_what_is_there_in_training() -> None:
     steps = torch.cat([row[:length] for row, length in zip(split.modalities["text"], LENGTHS, strict=True)])
     assert torch.equal(known_steps(split, "text"), steps)
     assert torch.equal(known_steps(split, "audio"), split.modalities["audio"][[0, 1, 3, 4]])
-    scaled = Standardise(steps)(steps)
+    scaled = Standardise(6).fit(steps)(steps)
     torch.testing.assert_close(scaled.mean(0), torch.zeros(6), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(6))
-    constant = Standardise(torch.tensor([[1e5, 1.0], [1e5, 2.0]]))
+    constant = Standardise(2).fit(torch.tensor([[1e5, 1.0], [1e5, 2.0]]))
     assert constant(torch.tensor([[7.0, 1.5]])).tolist() == [[0.0, 0.0]]
 
 
@@ -90,7 +99,7 @@ def test_a_batch_is_embedded_as_its_instances_one_by_one() -> None:
     assert not h[2, 1].any()
     assert not z[2, 1].any()
     assert h[[0, 1, 3, 4], 1].any(1).all()
-    expected = embedder.encoders[1](embedder.inputs[1](split.modalities["audio"][:1]))
+    expected = embedder.encoder.encoders[1](embedder.encoder.inputs[1](split.modalities["audio"][:1]))
     torch.testing.assert_close(h[0, 1], expected[0])
 
 
@@ -101,12 +110,12 @@ def test_what_is_missing_has_no_say_and_no_cost() -> None:
     other[1][2] = 1e4
     assert torch.equal(embedder(views).z, embedder(other).z)
     seen = []
-    embedder.encoders[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].shape))
+    embedder.encoder.encoders[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].shape))
     views[-1][0, 0] = False  # the longest text
     embedder(views)
     assert seen == [(4, 7, 6)]  # rows that are there; the encoder itself cuts off what all have as padding
     inner = []
-    embedder.encoders[0].layers.register_forward_pre_hook(lambda _, given: inner.append(given[0].shape))
+    embedder.encoder.encoders[0].layers.register_forward_pre_hook(lambda _, given: inner.append(given[0].shape))
     embedder(views)
     assert inner == [(4, 5, 16)]
 
@@ -116,22 +125,23 @@ def test_every_parameter_takes_part_even_if_a_modality_is_missing_everywhere() -
     ((views, _),) = ModalityBatches(bundle(), NAMES)(0, [torch.arange(5)])
     views[-1][:, [1, 3]] = False
     views[1].fill_(torch.nan)
-    before = {name: value.clone() for name, value in embedder.encoders[3].named_buffers()}
+    before = {name: value.clone() for name, value in embedder.encoder.encoders[3].named_buffers()}
     h, z = embedder(views)
     assert not h[:, [1, 3]].any()
     assert not z[:, [1, 3]].any()
-    for name, value in embedder.encoders[3].named_buffers():
+    for name, value in embedder.encoder.encoders[3].named_buffers():
         assert torch.equal(value, before[name])  # batch norm has seen nothing
     MVDHEL()(z, present=views[-1]).backward()
     for name, parameter in embedder.named_parameters():
         assert parameter.grad is not None, name
-    assert not any(p.grad.any() for p in embedder.encoders[1].parameters())
-    assert any(p.grad.any() for p in embedder.encoders[0].parameters())
+    assert not any(p.grad.any() for p in embedder.encoder.encoders[1].parameters())
+    assert any(p.grad.any() for p in embedder.encoder.encoders[0].parameters())
 
 
 def test_any_module_may_be_an_encoder() -> None:
-    encoders = {"text": SequenceEncoder(6, width=16, heads=4), "audio": nn.Sequential(nn.Linear(4, 5), nn.ReLU())}
-    embedder = ModalityEmbedder(encoders, sequences={"text"}, width=16, out=3, dims={"audio": 5})
+    encoders = {"text": SequenceEncoder(6, dim=16, heads=4), "audio": nn.Sequential(nn.Linear(4, 5), nn.ReLU())}
+    encoder = ModalityEncoder(encoders, sequences={"text"}, dim=16, dims={"audio": 5})
+    embedder = ModalityEmbedder(encoder, ModalityHeads(2, 16, out=3))
     ((views, _),) = ModalityBatches(bundle(), ("text", "audio"))(0, [torch.arange(4)])
     assert embedder(views).z.shape == (4, 2, 3)
 
@@ -152,18 +162,18 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"text must be sequences \(B, T, d\) of 1 to T steps"):
         embedder([views[0][:, :3], *views[1:]])
     with pytest.raises(ValueError, match="there is no modality 'speech', only text"):
-        ModalityEmbedder.for_split(split, ("speech",))
+        ModalityEncoder.for_split(split, ("speech",))
     nowhere = dataclasses.replace(split, present={"audio": torch.zeros(5, dtype=torch.bool)})
     with pytest.raises(ValueError, match="audio is missing in all instances"):
-        ModalityEmbedder.for_split(nowhere, NAMES)
+        ModalityEncoder.for_split(nowhere, NAMES)
     with pytest.raises(ValueError, match="there is no encoder of speech, only of audio"):
-        ModalityEmbedder({"audio": VectorEncoder(4)}, sequences={"speech"})
+        ModalityEncoder({"audio": VectorEncoder(4)}, sequences={"speech"})
     with pytest.raises(ValueError, match="representations of audio are: give it in dims"):
-        ModalityEmbedder({"audio": nn.Linear(4, 5)})
+        ModalityEncoder({"audio": nn.Linear(4, 5)})
     with pytest.raises(ValueError, match="divide among the heads"):
-        SequenceEncoder(4, width=10, heads=4)
+        SequenceEncoder(4, dim=10, heads=4)
     with pytest.raises(ValueError, match="at least one encoder"):
-        ModalityEmbedder({})
+        ModalityEncoder({})
 
 
 def test_four_views_of_digits_learn_to_meet() -> None:
@@ -171,7 +181,7 @@ def test_four_views_of_digits_learn_to_meet() -> None:
     split = load_dataset("digits")["train"]
     names = ("pixels", "fourier", "profiles", "gradients")
     torch.manual_seed(0)
-    embedder = ModalityEmbedder.for_split(split, names, width=32, out=16)
+    embedder = ModalityEmbedder(ModalityEncoder.for_split(split, names, dim=32), ModalityHeads(4, 32, out=16))
     solver, objective = torch.optim.AdamW(embedder.parameters(), 3e-3), MVDHEL()
     batches = ModalityBatches(split, names)
     for epoch in range(8):

@@ -20,6 +20,8 @@ from manyviews.training.setup import device_of
 from manyviews.views import plain_views
 from tests.training.small import folder_of_images, small
 
+HOW = EvaluationConfig()
+
 
 @pytest.fixture
 def run(finished_run: Path, tmp_path: Path) -> Path:
@@ -199,11 +201,11 @@ def test_what_makes_scores_mean_little_is_noted(run: Path, tmp_path: Path) -> No
 def test_evaluations_on_folders_of_the_same_name_stand_side_by_side(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "images").mkdir(parents=True)
-    names = {evaluation_name(tmp_path / name / "images", "images") for name in ("a", "b")}
+    names = {evaluation_name(tmp_path / name / "images", "images", HOW) for name in ("a", "b")}
     assert len(names) == 2
-    assert evaluation_name("cifar10", "cifar10") == "evaluation-cifar10.json"
-    assert evaluation_name(None, "photos") == "evaluation.json"
-    assert evaluation_name("фото", "фото") != evaluation_name("图片", "图片")
+    assert evaluation_name("cifar10", "cifar10", HOW) == "evaluation-cifar10.json"
+    assert evaluation_name(None, "photos", HOW) == "evaluation.json"
+    assert evaluation_name("фото", "фото", HOW) != evaluation_name("图片", "图片", HOW)
 
 
 @pytest.mark.parametrize("there", [True, False])

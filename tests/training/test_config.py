@@ -31,7 +31,13 @@ def test_recipes_are_the_papers() -> None:
         assert (RECIPES[name].strength, RECIPES[name].blur, RECIPES[name].data) == (0.5, 0.0, name)
     for name in ("imagenet100", "imagenet1k"):
         assert (RECIPES[name].strength, RECIPES[name].blur) == (1.0, 0.5)
-    for recipe in RECIPES.values():
+    for name in ("ch-sims", "cmu-mosei"):
+        r = RECIPES[name]
+        assert (r.policy, r.optimiser, r.epochs, r.learning_rate, r.warmup, r.held_out, r.instances) == (
+            "modalities", "adamw", 200, 1e-4, 0.0, 0, 256,
+        )  # fmt: skip
+        assert (r.dim, r.layers, r.heads, r.dropout) == (128, 3, 8, 0.1)
+    for recipe in (recipe for recipe in RECIPES.values() if recipe.policy == "crops"):
         assert (recipe.momentum, recipe.weight_decay, recipe.trust) == (0.9, 1e-6, 1e-3)
         assert recipe.scale == ((0.2 if recipe.data == "photos" else 0.08), 1.0)
 

@@ -52,7 +52,7 @@ def test_a_run_leaves_everything_behind_and_its_encoder_loads(tmp_path: Path) ->
     assert (run.evaluation["source"], run.evaluation["manyviews"]) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
     assert "step 15/15" in log
-    assert "images/s" in log
+    assert "instances/s" in log
 
 
 def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:

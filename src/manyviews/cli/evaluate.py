@@ -15,10 +15,16 @@ def evaluate_run(
     epochs: int | None = None,
     few: tuple[float, ...] = (0.01, 0.1),
     baselines: bool = True,
+    drop: tuple[str, ...] = (),
+    subsets: bool = True,
+    heads: int = 3,
+    split: Literal["test", "valid"] = "test",
     workers: int = 2,
     device: Device = "auto",
 ) -> None:
     """Tell what a run is worth: kNN, linear probe and geometry, also in RUN/evaluation.json.
+
+    Of modalities also every subset of them, and how well each finds the others.
 
     Args:
         run: the directory of a finished run.
@@ -28,19 +34,35 @@ def evaluate_run(
         learning_rate: of the sgd probe; the paper's for the data if not given.
         epochs: of the sgd probe; the paper's for the data if not given.
         few: shares of the labels with which the probe is fitted too, three draws of each.
-        baselines: compare with pixels, where images are small, and with the encoder before it was trained.
+        baselines: compare with raw features (pixels, where images are small) and with the untrained encoder.
+        drop: modalities that test instances are made to lack.
+        subsets: of modalities: score every subset of them too.
+        heads: linear layers that are fitted, each with a seed of its own, where labels are quantities.
+        split: valid is for choosing among runs: the validation split or, without one, a fifth of the training set.
         workers: processes that read images from disk.
         device: auto takes a GPU if there is one.
     """
     from manyviews.training import EvaluationConfig, Run, evaluate
     from manyviews.training.assess import evaluation_name
 
-    how = EvaluationConfig(probe, augment, learning_rate, epochs, few, baselines, workers)
+    how = EvaluationConfig(
+        probe, augment, learning_rate, epochs, few, baselines, drop, subsets, heads, split, workers=workers
+    )
     opened = Run.open(run)
     found = evaluate(opened, data=data, how=how, device=device)
+    show_evaluation(found)
+    print(f"written to {opened.path / evaluation_name(data, found['data'], how)}")
+
+
+def show_evaluation(found: dict[str, Any]) -> None:
+    """All tables of an evaluation."""
     show_scores(found)
-    show_geometry(found)
-    print(f"written to {opened.path / evaluation_name(data, found['data'])}")
+    if "modalities" in found:
+        show_subsets(found)
+        show_retrieval(found)
+        show_each(found)
+    else:
+        show_geometry(found)
 
 
 def show_scores(found: dict[str, Any]) -> None:
@@ -53,22 +75,113 @@ def show_scores(found: dict[str, Any]) -> None:
         return
     tested = "held-out" if found["held_out"] else found["split"]
     known = f"labels of {found['train_instances']:,}; probe {found['probe']['method']}"
-    print(f"{found['data']}: {found['test_instances']:,} {tested} instances, {known}")
+    lacking = f" without {', '.join(found['dropped'])}" if found.get("dropped") else ""
+    print(f"{found['data']}: {found['test_instances']:,} {tested} instances{lacking}, {known}")
     for note in found["notes"]:
         print(f"note: {note}")
-    few = next(iter(found["scores"].values()))["few"]
+    scores = found["scores"]
     table = Table()
-    table.add_column("representation")
-    for title in ("kNN", "linear probe", *(f"{one['labels']:,} labels" for one in few.values())):
-        table.add_column(title, justify="right")
-    for name, score in found["scores"].items():
-        draws = [_mean(one["linear"]) for one in score["few"].values()]
-        table.add_row(name, f"{score['knn']:.1%}", f"{score['linear']:.1%}", *draws)
+    if found.get("labels") == "quantities":
+        table.add_column("metric")
+        for name in scores:
+            table.add_column(name, justify="right")
+        for metric in scores["trained encoder"]["heads"][0]:
+            cells = [_number([one.get(metric) for one in score["heads"]], metric) for score in scores.values()]
+            table.add_row(metric, *cells)
+    else:
+        table.add_column("representation")
+        few = scores["trained encoder"]["few"]
+        for title in ("kNN", "linear probe", *(f"{one['labels']:,} labels" for one in few.values())):
+            table.add_column(title, justify="right")
+        for name, score in scores.items():
+            draws = [_mean(one["linear"]) for one in score.get("few", {}).values()]
+            table.add_row(name, f"{score['knn']:.1%}" if "knn" in score else "", f"{score['linear']:.1%}", *draws)
     Console().print(table)
 
 
 def _mean(shares: list[float]) -> str:
     return f"{statistics.mean(shares):.1%} ± {100 * statistics.stdev(shares):.1f}"
+
+
+def _number(values: list[float | None], metric: str) -> str:
+    """The mean of some layers' metric."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    mean = statistics.fmean(known)
+    return f"{mean:.3f}" if metric in ("MAE", "Corr") else f"{mean:.1%}"
+
+
+def show_subsets(found: dict[str, Any]) -> None:
+    """A table of what each subset of the modalities is worth."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not found.get("subsets"):
+        return
+    first = next(iter(found["subsets"].values()))
+    metrics = [name for name in ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE") if name in first["own"]]
+    table = Table("modalities", title=f"{' / '.join(metrics)} of subsets of modalities")
+    for kind in first:
+        table.add_column(_SUBSETS[kind], justify="right")
+    whole = max(name.count(" + ") for name in found["subsets"])
+    shown = 0
+    for name, one in found["subsets"].items():
+        if whole < MOST_SHOWN or name.count(" + ") in (0, whole - 1, whole):
+            shown += 1
+            table.add_row(name, *(" / ".join(_number([one[kind][m]], m) for m in metrics) for kind in first))
+    Console().print(table, markup=False)
+    if shown < len(found["subsets"]):
+        print(f"{shown} of {len(found['subsets'])} subsets; evaluation.json has them all")
+
+
+MOST_SHOWN = 4
+"""Modalities of which every subset is shown; of more only each alone, all but one, and all."""
+_SUBSETS = {
+    "raw": "raw, own\nprobe",
+    "own": "own probe",
+    "filled": "one probe,\nmean filled in",
+    "common": "one probe,\ncommon space",
+}
+
+
+def show_retrieval(found: dict[str, Any]) -> None:
+    """A matrix of how often one modality finds the other of the same instance."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if not found["retrieval"]:
+        return
+    names = [name for name in found["modalities"] if name not in found["dropped"]]
+    ks = (1, 5, 10) if len(names) <= MOST_SHOWN else (1,)
+    count = max(pair["instances"] for pair in found["retrieval"].values())
+    table = Table("from", title=f"recall at {' / '.join(map(str, ks))} (%) among {count:,} instances, to")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in names:
+        pairs = [found["retrieval"].get(f"{one} to {other}", {}) for other in names]
+        table.add_row(one, *(" / ".join(f"{100 * pair[f'recall@{k}']:.0f}" for k in ks if pair) for pair in pairs))
+    Console().print(table, markup=False)
+
+
+def show_each(found: dict[str, Any]) -> None:
+    """A table of how each modality, and each pair of them, lies on the sphere."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if found["geometry"] is None:
+        return
+    kind = "z" if "z" in found["geometry"] else "h"
+    shape = found["geometry"][kind]
+    table = Table(f"geometry of {kind}", title=f"{found['geometry']['instances']:,} {found['split']} instances")
+    for title in ("alignment", "uniformity", "rank", "RankMe"):
+        table.add_column(title, justify="right")
+    rows = {"all modalities": shape["all"], **shape["pairs"], **shape["each"]}
+    for name, one in rows.items():
+        cells = [f"{one[key]:.3f}" if one.get(key) is not None else "" for key in ("alignment", "uniformity")]
+        rank = f"{one['rank']} of {shape['all']['dimensions']}" if "rank" in one else ""
+        table.add_row(name, *cells, rank, f"{one['rankme']:.1f}" if "rankme" in one else "")
+    Console().print(table, markup=False)
 
 
 def show_geometry(found: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from manyviews.cli.console import first_rank
-from manyviews.cli.evaluate import show_scores
+from manyviews.cli.evaluate import show_scores, show_subsets
 
 if TYPE_CHECKING:
     from manyviews.training import Run
@@ -46,9 +46,9 @@ def train_command(arguments: list[str]) -> Callable[..., None]:
 
         Args:
             config: what to train.
-            recipe: photos, cifar10, cifar100, imagenet100, imagenet1k, or a .yaml file; that of the data's name, or
-                photos, if not given. Flags change it.
-            output: the run's directory; runs/DATA-OBJECTIVE-VIEWS if not given.
+            recipe: photos, cifar10, cifar100, imagenet100, imagenet1k; for modalities multimodal, ch-sims, cmu-mosei;
+                or a .yaml file. That of the data's name, or photos, if not given. Flags change it.
+            output: the run's directory; runs/DATA-OBJECTIVE-VIEWS if not given (of modalities runs/DATA-OBJECTIVE).
             resume: the directory of a run to go on with; flags may change what does not change its result.
             overwrite: replace a run that is there.
             print_config: print the config and train nothing.
@@ -75,3 +75,4 @@ def show_run(run: "Run") -> None:
     found = run.evaluation
     if found is not None:
         show_scores(found)
+        show_subsets(found)

@@ -26,26 +26,34 @@ def embed(
     output: Annotated[Path, Output],
     reading: ReadingFlags = AS_USUAL,
 ) -> None:
-    """Write the representations of images, and their ids, to a file.
+    """Write the representations of images, or of the modalities of instances, and their ids, to a file.
 
     Args:
         run: the directory of a finished run, or a .safetensors file of `manyviews export`.
-        images: a folder of images, an image, photos, digits, cifar10, cifar100, or a .npz or .npy file of images.
+        images: a folder of images, an image, photos, digits, cifar10, cifar100, or a .npz or .npy file of images; for a
+            run on modalities a bundle of features.
         output: a .npz (ids and vectors), .npy (vectors; ids in a .csv beside it), .csv or .parquet file.
         reading: how images are read and encoded.
     """
-    from manyviews.export import Pictures, check_vector_file, ids_beside, vector_file
+    from manyviews.data import load_dataset
+    from manyviews.export import Pictures, check_vector_file, encoded_instances, ids_beside, vector_file
+    from manyviews.models import ModalityEncoder
     from manyviews.training import device_of, load_encoder
 
     check_vector_file(output, inputs=[run, images])
     encoder = load_encoder(run).to(device_of(reading.device))
     count, left_out = 0, _LeftOut()
-    with vector_file(output, encoder.dim) as add:
-        for names, vectors in Pictures.of(images, reading.follow_links).encoded(encoder, left_out, reading.workers):
+    if isinstance(encoder, ModalityEncoder):
+        dim, batches = len(encoder.names) * encoder.dim, encoded_instances(encoder, load_dataset(images))
+    else:
+        pictures = Pictures.of(images, reading.follow_links)
+        dim, batches = encoder.dim, pictures.encoded(encoder, left_out, reading.workers)
+    with vector_file(output, dim) as add:
+        for names, vectors in batches:
             add(names, vectors)
             count += len(names)
     beside = f", ids in {ids_beside(output)}" if output.suffix.lower() == ".npy" else ""
-    print(f"{output}: {count:,} vectors of {encoder.dim} dimensions{beside}{left_out}")
+    print(f"{output}: {count:,} vectors of {dim} dimensions{beside}{left_out}")
 
 
 def neighbours(
@@ -67,6 +75,7 @@ def neighbours(
         reading: how images are read and encoded.
     """
     from manyviews.export import Pictures, nearest, query_of
+    from manyviews.models import ModalityEncoder
     from manyviews.training import device_of, load_encoder
     from manyviews.training.files import check_writable
     from manyviews.views import contact_sheet, save_png
@@ -75,6 +84,8 @@ def neighbours(
     if not query:
         raise ValueError("name a --query: a file, or the id of an image")
     encoder = load_encoder(run).to(device_of(reading.device))
+    if isinstance(encoder, ModalityEncoder):
+        raise ValueError(f"{run} is of modalities ({', '.join(encoder.names)}), and neighbours are drawn of images")
     pictures, left_out = Pictures.of(images, reading.follow_links), _LeftOut()
     queries = [query_of(name, pictures) for name in dict.fromkeys(query)]
     found = nearest(encoder, queries, pictures, left_out, count=count, workers=reading.workers)
@@ -107,13 +118,16 @@ def export_run(
 
     from manyviews.export import onnx_file, torchvision_state
     from manyviews.models import ImageEncoder
-    from manyviews.models.saved import read_encoder
+    from manyviews.models.saved import holds_modalities, read_encoder
     from manyviews.training import Run
     from manyviews.training.files import check_writable, write_atomically
 
     source = run if run.suffix == ".safetensors" and run.is_file() else Run.open(run).encoder_file
     name, *endings = _FILES[to]
     path = source.with_name(name) if output is None else output
+    if to == "safetensors" and holds_modalities(source):
+        _copy_modalities(source, path)
+        return
     encoder, about = read_encoder(source)
     if to != "safetensors" or output is not None:
         check_writable(path, endings, inputs=[source])
@@ -137,6 +151,17 @@ def export_run(
     print(
         f"{path}: {about.encoder} for images of {about.size} x {about.size}, RGB in [0, 1], not normalised\n\n{lines}"
     )
+
+
+def _copy_modalities(source: Path, path: Path) -> None:
+    from manyviews.models.saved import read_modality_encoder
+    from manyviews.training.files import check_writable, write_atomically
+
+    encoder = read_modality_encoder(source)
+    if path != source:
+        check_writable(path, (".safetensors",), inputs=[source])
+        write_atomically(path, source.read_bytes())
+    print(f"{path}: encoders of {', '.join(encoder.names)}\n\nencoder = manyviews.load_encoder({str(path)!r})")
 
 
 _FILES = {

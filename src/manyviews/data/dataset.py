@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -52,6 +52,28 @@ class Split:
     def __len__(self) -> int:
         return len(next(iter(self.modalities.values())))
 
+    def first(self, count: int | None) -> Split:
+        """The first so many instances of what is in memory; all if None."""
+        if count is None or count >= len(self):
+            return self
+        return Split(
+            {name: rows[:count] for name, rows in self.modalities.items() if isinstance(rows, Tensor)},
+            None if self.labels is None else self.labels[:count],
+            {name: rows[:count] for name, rows in self.lengths.items()},
+            {name: rows[:count] for name, rows in self.present.items()},
+            self.ids[:count],
+        )
+
+    def lacking(self, gone: Mapping[str, Tensor]) -> Split:
+        """The same instances without some modalities, for each name bool (n,)."""
+        present, modalities = dict(self.present), dict(self.modalities)
+        for name, which in gone.items():
+            present[name] = present[name] & ~which if name in present else ~which
+            rows = self.modalities[name]
+            assert isinstance(rows, Tensor)
+            modalities[name] = rows.masked_fill(which.view(-1, *[1] * (rows.dim() - 1)), 0)
+        return replace(self, modalities=modalities, present=present)
+
     @property
     def classes(self) -> Tensor | None:
         """The labels, if they are classes and not quantities."""
@@ -80,6 +102,8 @@ class Dataset:
     classes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = field(default=(), repr=False)
     """What was left out, and why, one line each."""
+    views: tuple[str, ...] = ()
+    """Modalities that are taken as views where none are named; all if empty."""
 
     def __getitem__(self, split: str) -> Split:
         if split not in self.splits:

@@ -43,7 +43,8 @@ def digits() -> Dataset:
         name: Split({modality: rows[part] for modality, rows in modalities.items()}, labels[part])
         for name, part in (("train", train), ("test", test))
     }
-    return Dataset("digits", splits, tuple(str(digit) for digit in range(10)))
+    features = tuple(name for name in modalities if name != IMAGE)
+    return Dataset("digits", splits, tuple(str(digit) for digit in range(10)), views=features)
 
 
 def digit_features(pixels: Tensor) -> dict[str, Tensor]:

@@ -37,8 +37,8 @@ def sentiment_metrics(predictions: Tensor, truth: Tensor, scale: Scale = "mosi")
     if scale == "sims":
         guess, known = guess.clamp(-1, 1), known.clamp(-1, 1)
     scores = {name: _accuracy(*pair) for name, pair in found.items()}
-    scores |= {_f1_name(name): _weighted_f1(*pair) for name, pair in found.items() if name.endswith("acc_2")}
-    return {**scores, "MAE": (guess - known).abs().mean().item(), "Corr": _correlation(guess, known)}
+    scores |= {_f1_name(name): weighted_f1(*pair) for name, pair in found.items() if name.endswith("acc_2")}
+    return {**scores, **quantity_metrics(guess, known)}
 
 
 def majority_baseline(train: Tensor, truth: Tensor, scale: Scale = "mosi") -> dict[str, float]:
@@ -55,7 +55,7 @@ def majority_baseline(train: Tensor, truth: Tensor, scale: Scale = "mosi") -> di
         guess = of_train[name][1].mode().values.expand_as(asked) if name in of_train else asked.new_zeros(asked.shape)
         scores[name] = _accuracy(guess, asked)
         if name.endswith("acc_2"):
-            scores[_f1_name(name)] = _weighted_f1(guess, asked)
+            scores[_f1_name(name)] = weighted_f1(guess, asked)
     clip = 1.0 if scale == "sims" else torch.inf
     error = (known.clamp(-clip, clip) - labels.clamp(-clip, clip).median()).abs().mean().item()
     return {**scores, "MAE": error, "Corr": 0.0}
@@ -96,7 +96,19 @@ def _accuracy(guess: Tensor, known: Tensor) -> float:
     return (guess == known).double().mean().item()
 
 
-def _weighted_f1(guess: Tensor, known: Tensor) -> float:
+def quantity_metrics(predictions: Tensor, truth: Tensor) -> dict[str, float]:
+    """Of quantities that are no sentiment: the mean absolute error, and Pearson's correlation.
+
+    Example:
+        >>> quantity_metrics(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]))["MAE"]
+        0.5
+    """
+    guess, known = _numbers(predictions, truth)
+    return {"MAE": (guess - known).abs().mean().item(), "Corr": _correlation(guess, known)}
+
+
+def weighted_f1(guess: Tensor, known: Tensor) -> float:
+    """The mean of the classes' F1 (classes (n,) both), weighted by how many instances each has."""
     total = 0.0
     for label in known.unique():
         both, either = ((guess == label) & (known == label)).sum(), (guess == label).sum() + (known == label).sum()

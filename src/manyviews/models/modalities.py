@@ -1,13 +1,13 @@
-"""An encoder for each modality: sequences and vectors -> h (B, N, width) -> z (B, N, out), some of them missing.
+"""Modalities are views: an encoder for each, h (B, N, dim), and heads into a common space, z (B, N, out).
 
 What an instance lacks is not encoded at all: its rows cost nothing, and its h and z are zeros.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,188 +15,131 @@ from torch import Tensor, nn
 from manyviews.data import Split
 from manyviews.models.embedder import Embedded
 from manyviews.models.encoders import get_encoder, representation_dim
+from manyviews.models.features import SequenceEncoder, Standardise, VectorEncoder
+
+Kind = Literal["sequence", "vector", "image"]
 
 
-class Standardise(nn.Module):
-    """Features less their mean, divided by their deviation, as the training split has them; constant ones are left out.
+@dataclass(frozen=True)
+class ModalityDescription:
+    """How to build the encoders of modalities."""
 
-    Example:
-        >>> Standardise(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))(torch.tensor([[2.0, 9.0]]))
-        tensor([[0., 0.]])
-    """
-
-    def __init__(self, rows: Tensor) -> None:
-        super().__init__()
-        if not len(rows):
-            raise ValueError("features cannot be standardised to no rows")
-        rows = rows.double()
-        mean, spread = rows.mean(0), rows.std(0, correction=0)
-        scale = torch.where(spread > 1e-6 * mean.abs().clamp_min(1e-6), 1 / spread, 0.0)
-        self.register_buffer("mean", mean.float())
-        self.register_buffer("scale", scale.float())
-        self.mean: Tensor
-        self.scale: Tensor
-
-    def forward(self, rows: Tensor) -> Tensor:
-        return (rows - self.mean) * self.scale
+    modalities: dict[str, tuple[Kind, int]]
+    """The kind of each, and how many features it has (0 for images)."""
+    dim: int = 128
+    layers: int = 3
+    heads: int = 8
+    dropout: float = 0.1
+    image_encoder: str = "resnet-small"
 
 
-class SequenceEncoder(nn.Module):
-    """A transformer encoder from sequences (B, T, features) and their lengths (B,) to (B, width).
+class ModalityEncoder(nn.Module):
+    """An encoder for each modality.
 
-    Input projection, sinusoidal positions, layers that do not see padding, mean over the steps that are there.
-
-    Example:
-        >>> encoder = SequenceEncoder(20)
-        >>> encoder(torch.randn(4, 9, 20), torch.tensor([9, 1, 3, 5])).shape
-        torch.Size([4, 128])
-    """
-
-    def __init__(self, features: int, width: int = 128, layers: int = 3, heads: int = 8, dropout: float = 0.1) -> None:
-        super().__init__()
-        if width % heads or width % 2:
-            raise ValueError(f"width must be even and divide among the heads, got {width} and {heads} heads")
-        self.dim = width
-        self.project = nn.Linear(features, width)
-        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, rows: Tensor, lengths: Tensor) -> Tensor:
-        rows = rows[:, : int(lengths.max())]  # the longest there is, not the longest there might be
-        there = torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
-        x = self.project(rows)
-        x = self.dropout(x + positions(x.shape[1], self.dim).to(x))
-        x = self.layers(x, src_key_padding_mask=~there)
-        return (x * there[..., None]).sum(1) / there.sum(1, keepdim=True)
-
-
-def positions(steps: int, width: int) -> Tensor:
-    """Sines and cosines (steps, width) of growing wavelength (Vaswani et al. 2017)."""
-    wave = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
-    angle = torch.arange(steps)[:, None] * wave
-    return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
-
-
-class VectorEncoder(nn.Sequential):
-    """A small MLP from vectors (B, features) to (B, width).
-
-    Example:
-        >>> VectorEncoder(20)(torch.randn(4, 20)).shape
-        torch.Size([4, 128])
-    """
-
-    def __init__(self, features: int, width: int = 128, dropout: float = 0.1) -> None:
-        super().__init__(nn.Linear(features, 2 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * width, width))
-        self.dim = width
-
-
-class ModalityEmbedder(nn.Module):
-    """An encoder, and a projection into the common space, for each modality.
-
-    Called with a batch of `ModalityBatches`, it gives representations h (B, N, width) and embeddings z (B, N, out);
-    what is missing is zeros. Fused, a representation is `h.flatten(1)`, late fusion by concatenation.
+    Called with a batch of `ModalityBatches`, it gives representations h (B, N, dim); what is missing is zeros.
 
     Args:
-        encoders: for each modality any module from its rows (B, ...), standardised or not, to (B, dim); for sequences
-            from rows and lengths. A linear layer brings those of another dim to `width`.
+        encoders: for each modality any module from its rows (B, ...) to (B, n); for sequences from rows and lengths. A
+            linear layer brings those of another n to `dim`.
         sequences: which of them are for sequences.
-        width: of the representations.
-        out: of the embeddings.
+        dim: of the representations.
         inputs: what is done to the rows of a modality before, such as `Standardise`.
-        dims: of encoders that do not tell their `dim`.
+        dims: the n of encoders that do not tell their `dim`.
 
     Example:
-        >>> encoders = {"text": SequenceEncoder(20), "audio": VectorEncoder(7)}
-        >>> embedder = ModalityEmbedder(encoders, sequences={"text"})
+        >>> encoder = ModalityEncoder({"text": SequenceEncoder(20), "audio": VectorEncoder(7)}, sequences={"text"})
         >>> rows = [torch.randn(4, 9, 20), torch.randn(4, 7)]
         >>> lengths, present = torch.tensor([[9, 1]] * 4), torch.ones(4, 2, dtype=torch.bool)
-        >>> h, z = embedder([*rows, lengths, present])
-        >>> h.shape, z.shape
-        (torch.Size([4, 2, 128]), torch.Size([4, 2, 128]))
+        >>> encoder([*rows, lengths, present]).shape
+        torch.Size([4, 2, 128])
     """
+
+    about: ModalityDescription | None = None
+    """Of encoders that `described` has built."""
 
     def __init__(
         self,
         encoders: Mapping[str, nn.Module],
         *,
         sequences: set[str] | frozenset[str] = frozenset(),
-        width: int = 128,
-        out: int = 128,
+        dim: int = 128,
         inputs: Mapping[str, nn.Module] | None = None,
         dims: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         if not encoders:
             raise ValueError("a model of modalities needs at least one encoder")
-        self.names, self.sequences, self.width, self.out = tuple(encoders), frozenset(sequences), width, out
-        self.inputs = nn.ModuleList([(inputs or {}).get(name, nn.Identity()) for name in self.names])
+        self.names, self.sequences, self.dim = tuple(encoders), frozenset(sequences), dim
         for given in (self.sequences, inputs or {}, dims or {}):
             if unknown := [name for name in given if name not in encoders]:
                 raise ValueError(f"there is no encoder of {unknown[0]}, only of {', '.join(encoders)}")
-        lengths = {name: (dims or {}).get(name) or _dim(name, encoder) for name, encoder in encoders.items()}
+        self.inputs = nn.ModuleList([(inputs or {}).get(name, nn.Identity()) for name in self.names])
         self.encoders = nn.ModuleList(encoders.values())
-        self.adapters = nn.ModuleList(
-            [nn.Identity() if lengths[name] == width else nn.Linear(lengths[name], width) for name in self.names]
-        )
-        self.heads = nn.ModuleList(
-            [nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out)) for _ in self.names]
-        )
+        lengths = [(dims or {}).get(name) or _dim(name, encoder) for name, encoder in encoders.items()]
+        self.adapters = nn.ModuleList([nn.Identity() if n == dim else nn.Linear(n, dim) for n in lengths])
+        self.register_buffer("centre", torch.zeros(len(self.names), dim))
+        self.centre: Tensor
+        """The mean representation (N, dim) of the training split: stands for what is missing in `fused`."""
 
     @classmethod
-    def for_split(
-        cls,
-        split: Split,
-        names: Sequence[str],
-        *,
-        width: int = 128,
-        out: int = 128,
-        layers: int = 3,
-        heads: int = 8,
-        dropout: float = 0.1,
-        image_encoder: str = "resnet-small",
-    ) -> ModalityEmbedder:
-        """The paper's model for the modalities of a training split, whose features it is standardised to."""
-        sequences: set[str] = set()
+    def described(cls, about: ModalityDescription) -> ModalityEncoder:
+        """The paper's: a transformer for each kind of sequence; for vectors an MLP, for images a ResNet."""
         encoders: dict[str, nn.Module] = {}
         inputs: dict[str, nn.Module] = {}
+        for name, (kind, features) in about.modalities.items():
+            inputs[name] = _Unit() if kind == "image" else Standardise(features)
+            if kind == "image":
+                encoders[name] = get_encoder(about.image_encoder)
+            elif kind == "sequence":
+                encoders[name] = SequenceEncoder(features, about.dim, about.layers, about.heads, about.dropout)
+            else:
+                encoders[name] = VectorEncoder(features, about.dim, about.dropout)
+        sequences = {name for name, (kind, _) in about.modalities.items() if kind == "sequence"}
+        made = cls(encoders, sequences=sequences, dim=about.dim, inputs=inputs)
+        made.about = about
+        return made
+
+    @classmethod
+    def for_split(cls, split: Split, names: Sequence[str], **options: Any) -> ModalityEncoder:
+        """For the modalities of a training split, whose features it is standardised to.
+
+        `options` are those of `ModalityDescription`: dim, layers, heads, dropout, image_encoder.
+        """
+        kinds: dict[str, tuple[Kind, int]] = {}
         for name in names:
             if name not in split.modalities:
                 raise ValueError(f"there is no modality {name!r}, only {', '.join(split.modalities)}")
             if name in split.present and not split.present[name].any():
                 raise ValueError(f"{name} is missing in all instances: leave it out")
-            rows: Any = split.modalities[name]
-            if rows.dim() == 4:
-                encoders[name], inputs[name] = get_encoder(image_encoder), _Unit()
-                continue
-            inputs[name] = Standardise(known_steps(split, name))
-            features = rows.shape[-1]
-            if rows.dim() == 3:
-                sequences.add(name)
-                encoders[name] = SequenceEncoder(features, width, layers, heads, dropout)
+            rows = split.modalities[name]
+            if not isinstance(rows, Tensor) or rows.dim() == 4:
+                kinds[name] = ("image", 0)
             else:
-                encoders[name] = VectorEncoder(features, width, dropout)
-        return cls(encoders, sequences=sequences, width=width, out=out, inputs=inputs)
+                kinds[name] = ("sequence" if rows.dim() == 3 else "vector", rows.shape[-1])
+        made = cls.described(ModalityDescription(kinds, **options))
+        for name, given in zip(made.names, made.inputs, strict=True):
+            if isinstance(given, Standardise):
+                given.fit(known_steps(split, name))
+        return made
 
-    def forward(self, views: Sequence[Tensor]) -> Embedded:
+    def forward(self, views: Sequence[Tensor]) -> Tensor:
         *rows, lengths, present = views
         self._check(rows, lengths, present)
-        like = next(self.heads.parameters())
-        h = like.new_zeros(len(present), len(self.names), self.width)
-        z = like.new_zeros(len(present), len(self.names), self.out)
+        like = next(self.parameters(), self.centre)
+        h = like.new_zeros(len(present), len(self.names), self.dim)
         for number, name in enumerate(self.names):
             there = present[:, number]
             if not there.any():
-                # On many ranks all parameters must take part, even in nothing.
-                parts = (self.encoders[number], self.adapters[number], self.heads[number])
-                z[:, number] = sum((p.sum() * 0 for part in parts for p in part.parameters()), like.new_zeros(()))
+                h[:, number] = _nothing_of(self.encoders[number], self.adapters[number], like=like)
                 continue
             own = self.inputs[number](rows[number][there].to(like))
             steps = (lengths[there, number],) if name in self.sequences else ()
-            found = self.adapters[number](self.encoders[number](own, *steps))
-            h[there, number] = found.to(h)
-            z[there, number] = self.heads[number](found).to(z)
-        return Embedded(h, z)
+            h[there, number] = self.adapters[number](self.encoders[number](own, *steps)).to(h)
+        return h
+
+    def fused(self, h: Tensor, present: Tensor) -> Tensor:
+        """Late fusion (B, N dim): the representations one after another, the training split's mean for missing ones."""
+        return torch.where(present[..., None], h, self.centre.to(h)).flatten(1)
 
     def _check(self, rows: Sequence[Tensor], lengths: Tensor, present: Tensor) -> None:
         if len(rows) != len(self.names) or lengths.shape != present.shape or lengths.shape[1:] != (len(self.names),):
@@ -217,6 +160,78 @@ class ModalityEmbedder(nn.Module):
                     raise ValueError(f"{name} must be sequences (B, T, d) of 1 to T steps, got {tuple(part.shape)}")
 
 
+class ModalityHeads(nn.Module):
+    """From representations h (B, N, dim) and which are there (B, N) to embeddings z (B, N, out), a head for each view.
+
+    Example:
+        >>> ModalityHeads(3, 128, out=16)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
+        torch.Size([4, 3, 16])
+    """
+
+    def __init__(self, views: int, dim: int, out: int = 128) -> None:
+        super().__init__()
+        self.out = out
+        self.heads = nn.ModuleList(
+            [nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out)) for _ in range(views)]
+        )
+
+    def forward(self, h: Tensor, present: Tensor) -> Tensor:
+        z = h.new_zeros(*h.shape[:2], self.out)
+        for number, head in enumerate(self.heads):
+            there = present[:, number]
+            z[there, number] = head(h[there, number]).to(z)
+        return z
+
+
+class FusedHead(nn.Module):
+    """From representations h (B, N, dim) to predictions (B, outputs): one linear layer on all of them together.
+
+    Example:
+        >>> FusedHead(3, 128, outputs=7)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
+        torch.Size([4, 7])
+    """
+
+    def __init__(self, views: int, dim: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(views * dim, outputs)
+        # Of labels that are quantities, so that the layer itself need not grow to them.
+        self.register_buffer("middle", torch.zeros(()))
+        self.register_buffer("spread", torch.ones(()))
+        self.middle: Tensor
+        self.spread: Tensor
+
+    def forward(self, h: Tensor, _present: Tensor) -> Tensor:
+        return self.middle + self.spread * self.linear(h.flatten(1))
+
+
+class ModalityEmbedder(nn.Module):
+    """Encoders of modalities and a head: batches of `ModalityBatches` become h (B, N, dim) and z (B, N, out).
+
+    Example:
+        >>> from manyviews.data import load_dataset
+        >>> from manyviews.views import ModalityBatches
+        >>> digits, names = load_dataset("digits")["train"], ("pixels", "fourier")
+        >>> embedder = ModalityEmbedder(ModalityEncoder.for_split(digits, names))
+        >>> h, z = embedder(ModalityBatches(digits, names).of(torch.arange(5)))
+        >>> h.shape, z.shape
+        (torch.Size([5, 2, 128]), torch.Size([5, 2, 128]))
+    """
+
+    def __init__(self, encoder: ModalityEncoder, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = ModalityHeads(len(encoder.names), encoder.dim) if head is None else head
+
+    def forward(self, views: Sequence[Tensor]) -> Embedded:
+        h = self.encoder(views)
+        return Embedded(h, self.head(h, views[-1]))
+
+
+def _nothing_of(*modules: nn.Module, like: Tensor) -> Tensor:
+    """Zero, in which all parameters take part: ranks that exchange gradients wait for each of them."""
+    return sum((p.sum() * 0 for module in modules for p in module.parameters()), like.new_zeros(()))
+
+
 def _dim(name: str, encoder: nn.Module) -> int:
     try:
         return representation_dim(encoder)
@@ -225,10 +240,10 @@ def _dim(name: str, encoder: nn.Module) -> int:
 
 
 class _Unit(nn.Module):
-    """Images uint8 in [0, 1]."""
+    """Images of bytes, grey or RGB, as RGB in [0, 1]."""
 
     def forward(self, images: Tensor) -> Tensor:
-        return images / 255
+        return images.expand(-1, 3, -1, -1) / 255
 
 
 def known_steps(split: Split, name: str) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from PIL import Image
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from manyviews.data import DatasetError, pixels, read_image
 from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
+from manyviews.models.modalities import Kind, ModalityDescription, ModalityEncoder
 from manyviews.views import plain_views
 
 KEY = "manyviews"
@@ -28,6 +29,9 @@ OPTIONS: Mapping[str, type] = {"stem": str, "width": float}
 """What a file may say of an encoder besides its name: no option of another package's is passed on."""
 MOST_PIXELS = 4096
 """Of a side of an encoder's images."""
+ENCODER_NAME = r"((timm|torchvision):)?[\w.-]+"
+MOST = 10_000
+"""Of whatever else a file asks for: features, dimensions, layers of all modalities."""
 
 Picture = Tensor | Image.Image | str | Path
 
@@ -107,7 +111,7 @@ def _opened(image: Picture) -> Tensor:
     return image
 
 
-def file_of(module: nn.Module, about: Description | None = None) -> bytes:
+def file_of(module: nn.Module, about: Description | ModalityDescription | None = None) -> bytes:
     """The content of a file for `read_encoder`, or, without a description, for `fill`."""
     from safetensors.torch import save
 
@@ -116,12 +120,14 @@ def file_of(module: nn.Module, about: Description | None = None) -> bytes:
 
 
 def read_encoder(path: Path) -> tuple[nn.Module, Description]:
-    """The encoder in a file, and its description.
+    """The encoder of images in a file, and its description.
 
     Raises:
-        EncoderError: the file is damaged, or its weights are of another architecture than it says.
+        EncoderError: the file is damaged, or its weights are of another architecture than it says, or of modalities.
     """
-    about = _described(path)
+    about = _description(path)
+    if isinstance(about, ModalityDescription):
+        raise EncoderError(f"{path} is of modalities ({', '.join(about.modalities)}), not of images")
     # Ours are built without memory first: how much the header asks for is a stranger's choice.
     ours = about.encoder in ENCODERS
     try:
@@ -131,6 +137,29 @@ def read_encoder(path: Path) -> tuple[nn.Module, Description]:
         raise EncoderError(f"{path}: {error}") from error
     fill(encoder, path, about.encoder)
     return encoder, about
+
+
+def read_modality_encoder(path: Path) -> ModalityEncoder:
+    """The encoders of modalities in a file, in evaluation mode.
+
+    Raises:
+        EncoderError: as of `read_encoder`.
+    """
+    about = _description(path)
+    if not isinstance(about, ModalityDescription):
+        raise EncoderError(f"{path} is of images, not of modalities")
+    try:
+        with torch.device("meta") if about.image_encoder in ENCODERS else nullcontext():
+            encoder = ModalityEncoder.described(about)
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        raise EncoderError(f"{path}: {error}") from error
+    fill(encoder, path, f"encoders of {', '.join(about.modalities)}")
+    return encoder.eval().requires_grad_(False)
+
+
+def holds_modalities(path: Path) -> bool:
+    """Whether a file holds encoders of modalities rather than of images."""
+    return isinstance(_description(path), ModalityDescription)
 
 
 def fill(module: nn.Module, path: Path, what: str) -> None:
@@ -158,7 +187,18 @@ def fill(module: nn.Module, path: Path, what: str) -> None:
     module.load_state_dict(found)
 
 
-def _described(path: Path) -> Description:
+def rows_in(path: Path, name: str) -> int:
+    """The length of a tensor in a file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return int(file.get_slice(name).get_shape()[0])
+    except (OSError, SafetensorError, IndexError) as error:
+        raise EncoderError(f"cannot read {name} of {path}: {error}") from error
+
+
+def _description(path: Path) -> Description | ModalityDescription:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -170,10 +210,26 @@ def _described(path: Path) -> Description:
         raise EncoderError(f"{path} does not say which encoder it holds, as files of manyviews do: train the run again")
     try:
         said = json.loads(text)
+        if "modalities" in said:
+            return _modalities(said)
         options = {name: OPTIONS[name](value) for name, value in said["options"].items()}
         about = Description(said["encoder"], options, operator.index(said["size"]))
-        if not re.fullmatch(r"((timm|torchvision):)?[\w.-]+", about.encoder) or not 1 <= about.size <= MOST_PIXELS:
+        if not re.fullmatch(ENCODER_NAME, about.encoder) or not 1 <= about.size <= MOST_PIXELS:
             raise ValueError(f"encoder {about.encoder!r} for images of {about.size} x {about.size}")
         return about
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise EncoderError(f"{path} describes its encoder in a way that cannot be read: {error!r}") from error
+
+
+def _modalities(said: dict[str, Any]) -> ModalityDescription:
+    kinds: dict[str, tuple[Kind, int]] = {}
+    for name, (kind, features) in said["modalities"].items():
+        if kind not in get_args(Kind):
+            raise ValueError(f"a modality of kind {kind!r}")
+        kinds[str(name)] = (kind, operator.index(features))
+    numbers = {name: operator.index(said[name]) for name in ("dim", "layers", "heads")}
+    asked = [len(kinds), *numbers.values(), *(features for kind, features in kinds.values() if kind != "image")]
+    asked.append(len(kinds) * numbers["layers"])
+    if not all(1 <= number <= MOST for number in asked) or not re.fullmatch(ENCODER_NAME, said["image_encoder"]):
+        raise ValueError(f"sizes {asked} and an encoder {said['image_encoder']!r}")
+    return ModalityDescription(kinds, **numbers, dropout=float(said["dropout"]), image_encoder=said["image_encoder"])

@@ -18,6 +18,7 @@ from manyviews.models import ENCODERS, get_encoder
 from manyviews.models.resnet import Stem
 from manyviews.views import SimCLRPolicy, fixed_batch
 
+Policy = Literal["crops", "modalities"]
 Optimiser = Literal["sgd", "lars", "adamw"]
 Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -41,7 +42,7 @@ class Config:
     """
 
     data: str = "photos"
-    """photos, digits, cifar10, cifar100, or a path: a folder of images, a .npz or .npy file."""
+    """photos, digits, cifar10, cifar100, or a path: a folder of images, a .npz or .npy file, a bundle of features."""
     limit: int | None = None
     """Take only the first so many training instances."""
     classes: Path | None = None
@@ -53,8 +54,10 @@ class Config:
     held_out: int = 250
     """Training instances that are only watched. With 0 all are trained on, and some of those are watched."""
 
+    policy: Policy = "crops"
+    """Where views come from: augmented crops of images, or the modalities of an instance."""
     views: int = 4
-    """Views of each instance."""
+    """Views of each instance; of modalities 0, for as many as there are."""
     size: int | None = None
     """Height and width of a view; the images' own, at most 224, if not given."""
     scale: tuple[float, float] = (0.2, 1.0)
@@ -64,8 +67,13 @@ class Config:
     blur: float | None = None
     """Probability of a blur; 0 for small images and 0.5 for large ones if not given."""
 
+    modalities: tuple[str, ...] = ()
+    """Which modalities are the views; all if none are named."""
+    missing: float = 0.0
+    """Share of the modalities of training instances that are left out on purpose, drawn by the seed."""
+
     encoder: str = "resnet-small"
-    """resnet18, resnet50, resnet-small, timm:NAME or torchvision:NAME."""
+    """Of images: resnet18, resnet50, resnet-small, timm:NAME or torchvision:NAME."""
     stem: Stem | None = None
     """Of our ResNets: for large or small images; by the size of the views if not given."""
     width: float | None = None
@@ -74,6 +82,14 @@ class Config:
     """Dimensions of the embedding."""
     each_view: bool = False
     """Batch norm sees each view by itself instead of all together."""
+    dim: int = 128
+    """Of modalities: dimensions of the representation of each."""
+    layers: int = 3
+    """Of the transformers that encode sequences."""
+    heads: int = 8
+    """Of the transformers that encode sequences."""
+    dropout: float = 0.1
+    """Of the encoders of features."""
 
     objective: str = "mv-dhel"
     """As `manyviews losses` lists them."""
@@ -81,6 +97,8 @@ class Config:
     """Of the objective."""
     learnable: bool = False
     """Learn the temperature."""
+    supervised: bool = False
+    """Learn from the labels instead, with a linear layer on all modalities: what contrastive training may hope for."""
 
     epochs: int = 10
     """Passes through the data."""
@@ -136,7 +154,7 @@ class Config:
     keep: int = 2
     """Checkpoints that are kept."""
     probe: bool = True
-    """End with an evaluation: kNN, linear probe and geometry, beside pixels and the untrained encoder."""
+    """End with an evaluation: kNN, linear probe and geometry, beside raw features and the untrained encoder."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -149,7 +167,12 @@ class Config:
 
     def check(self) -> None:
         """Raise a ConfigError for the first thing that cannot be."""
-        if self.views < 2:
+        default = Config()
+        for policy, names in _ONLY.items():
+            for name in names if policy != self.policy else ():
+                if getattr(self, name) != getattr(default, name):
+                    raise ConfigError(f"{name} is for the policy {policy}, and the policy is {self.policy}")
+        if self.policy == "crops" and self.views < 2:
             raise ConfigError(f"views must be >= 2, got {self.views}: an objective contrasts views of an instance")
         for name, least in _LEAST.items():
             value = getattr(self, name)
@@ -162,6 +185,11 @@ class Config:
         for name in ("temperature", "learning_rate"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}")
+        for name in ("missing", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name} is a share, from 0 to less than 1, got {getattr(self, name)}")
+        if self.dim % self.heads or self.dim % 2:
+            raise ConfigError(f"dim must be even and divide among the heads, got {self.dim} and {self.heads} heads")
         if not 0 <= self.warmup <= 1:
             raise ConfigError(f"warmup is a share of the steps, from 0 to 1, got {self.warmup}")
         try:
@@ -173,7 +201,7 @@ class Config:
             SimCLRPolicy(self.size or 32, strength=self.strength or 0.0, blur=self.blur or 0.0, scale=self.scale)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        if self.views > most:
+        if self.policy == "crops" and self.views > most:
             raise ConfigError(f"{self.objective} is for {most} views, got views {self.views}: try pwe-{self.objective}")
 
     def to_yaml(self) -> str:
@@ -215,7 +243,14 @@ _HOW = {
 }  # fmt: skip
 """Fields that say how to get to a result, not which. Of data, checkpoints know the images themselves: it may move."""
 
+_ONLY = {
+    "crops": ("size", "scale", "strength", "blur", "stem", "width", "each_view", "fixed_batch"),
+    "modalities": ("modalities", "missing", "dim", "layers", "heads", "dropout", "supervised"),
+}
+"""Fields that mean nothing to the other policy."""
+
 _LEAST = {
+    "views": 0, "dim": 2, "layers": 1, "heads": 1,
     "limit": 2, "held_out": 0, "width": 0, "size": 1, "projection": 1, "epochs": 1, "batch_size": 2, "micro_batch": 1,
     "momentum": 0, "weight_decay": 0, "trust": 0, "seed": 0, "devices": 1, "nodes": 1, "threads": 1, "workers": 0,
     "eval_every": 0, "log_every": 1, "save_every": 0, "save_minutes": 0, "keep": 1,

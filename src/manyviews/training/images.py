@@ -35,7 +35,7 @@ class ImageSource(Source):
         else:
             images = dataclasses.replace(images, paths=images.paths[: config.limit])
         self.images, self.config, self.device = images, config, device
-        self.views_told = f"{config.views} views; {config.encoder}"
+        self.learned = f"{config.views} views; {config.encoder}, {config.objective}"
         self.labels, self.identity = split.classes, fingerprint(images)
         self.trained, self.watched, self.bank = apart(len(images), config.seed, config.held_out)
         self.policy = policy_of(config)

@@ -31,7 +31,7 @@ class Journal:
         self.steps, self.first = steps, done
         self.started = self.last = time.monotonic()
         if self.shown and self.console.is_terminal:
-            fields = "loss {task.fields[loss]:.4f}  rate {task.fields[rate]:.4g}  {task.fields[speed]:,.0f} images/s"
+            fields = "loss {task.fields[loss]:.4f}  rate {task.fields[rate]:.4g}  {task.fields[speed]:,.0f} instances/s"
             self.bar = Progress(
                 TextColumn("epoch {task.fields[epoch]}"),
                 BarColumn(),
@@ -70,19 +70,19 @@ class Journal:
         """Said loudly; also what `warnings.showwarning` may be set to."""
         self.say(f"warning: {message}", "bold yellow")
 
-    def step(self, step: int, epoch: int, loss: float, rate: float, images: int) -> None:
-        """After `step` steps of so many images each."""
+    def step(self, step: int, epoch: int, loss: float, rate: float, instances: int) -> None:
+        """After `step` steps of so many instances each."""
         now = time.monotonic()
-        speed = (step - self.first) * images / max(now - self.started, 1e-9)
+        speed = (step - self.first) * instances / max(now - self.started, 1e-9)
         if self.bar:
             self.bar.update(self.task, completed=step, epoch=epoch, loss=loss, rate=rate, speed=speed)
         if now - self.last < PLAIN_SECONDS and step != self.steps:
             return
         self.last = now
-        left = (self.steps - step) * images / speed
+        left = (self.steps - step) * instances / speed
         line = (
             f"step {step}/{self.steps}  epoch {epoch}  loss {loss:.4f}  rate {rate:.4g}  "
-            f"{speed:,.0f} images/s  {duration(left)} left"
+            f"{speed:,.0f} instances/s  {duration(left)} left"
         )
         self._write(line)
         if self.shown and not self.bar:

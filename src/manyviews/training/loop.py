@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from manyviews.data import Dataset
 from manyviews.losses import Objective
-from manyviews.models import Embedder
-from manyviews.training.assess import EvaluationConfig, evaluated
+from manyviews.training.assess import evaluated
 from manyviews.training.cache import Views, cached_backward
 from manyviews.training.checkpoints import load_checkpoint, save_checkpoint
 from manyviews.training.config import ConfigError
@@ -23,9 +22,10 @@ from manyviews.training.journal import Journal
 from manyviews.training.metrics import Metrics, sinks
 from manyviews.training.optimisers import learning_rate
 from manyviews.training.run import Run
+from manyviews.training.scores import EvaluationConfig
 from manyviews.training.setup import optimiser_of, source_of
 from manyviews.training.signals import InterruptedTraining, StopRequest
-from manyviews.training.source import collapsed
+from manyviews.training.source import Loss, Model, collapsed
 from manyviews.training.sync import synchronised
 from manyviews.views import batches
 from manyviews.views.keyed import hashed
@@ -42,7 +42,7 @@ class Training:
     """One training under way: what a step changes, and what is written about it."""
 
     def __init__(
-        self, run: Run, data: Dataset, embedder: Embedder, objective: Objective, fabric: Fabric, journal: Journal
+        self, run: Run, data: Dataset, embedder: Model, objective: Loss, fabric: Fabric, journal: Journal
     ) -> None:
         config = run.config
         self.run, self.data, self.fabric, self.config, self.journal = run, data, fabric, config, journal
@@ -128,12 +128,11 @@ class Training:
                 parameter.grad = self.over_ranks(parameter.grad, "mean")
         self.optimiser.step()
         self.optimiser.zero_grad()
-        temperature = self.objective.temperature
-        return {
-            "loss": loss.detach(),
-            "learning_rate": rate,
-            "temperature": temperature.detach().clone() if isinstance(temperature, Tensor) else temperature,
-        }
+        row = {"loss": loss.detach(), "learning_rate": rate}
+        if isinstance(self.objective, Objective):
+            temperature = self.objective.temperature
+            row["temperature"] = temperature.detach().clone() if isinstance(temperature, Tensor) else temperature
+        return row
 
     def write(self, row: dict[str, Any]) -> None:
         """Look at the watched instances, write rows and save, each when it is time."""
@@ -253,6 +252,7 @@ class Training:
 
     def finish(self) -> None:
         """Write what was learned, and what it is worth."""
+        self.source.finish(self.embedder)
         self.run.write_model(self.embedder)
         if not self.config.probe:
             return
@@ -292,7 +292,7 @@ class Training:
         begins = f"resuming at step {self.step_number}" if self.step_number else "training"
         return (
             f"{begins}: {self.run.path}\n"
-            f"  {self.data.name}, {len(self.source.trained):,} instances{some}, {self.source.views_told}, "
-            f"{config.objective}\n  {config.epochs} epochs, {self.steps} steps of {config.instances} instances; "
+            f"  {self.data.name}, {len(self.source.trained):,} instances{some}, {self.source.learned}\n"
+            f"  {config.epochs} epochs, {self.steps} steps of {config.instances} instances; "
             f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}"
         )

@@ -35,6 +35,20 @@ _IMAGENET = dataclasses.replace(
     probe=False,
 )
 
+_MODALITIES = Config(
+    data="digits",
+    held_out=0,
+    policy="modalities",
+    views=0,
+    epochs=60,
+    optimiser="adamw",
+    learning_rate=1e-3,
+    weight_decay=1e-2,
+)
+_SENTIMENT = dataclasses.replace(
+    _MODALITIES, epochs=200, batch_size=256, learning_rate=1e-4, warmup=0.0, save_minutes=5.0
+)
+
 RECIPES: dict[str, Config] = {
     "photos": Config(),
     "cifar10": _CIFAR,
@@ -43,6 +57,9 @@ RECIPES: dict[str, Config] = {
     "imagenet1k": dataclasses.replace(
         _IMAGENET, data="imagenet", epochs=100, batch_size=512, temperature=0.1, optimiser="lars", learning_rate=0.3
     ),
+    "multimodal": _MODALITIES,
+    "ch-sims": dataclasses.replace(_SENTIMENT, data="ch-sims"),
+    "cmu-mosei": dataclasses.replace(_SENTIMENT, data="cmu-mosei"),
 }
 """`photos` is for a machine without a GPU, and for data that has no recipe of its name."""
 

@@ -25,10 +25,29 @@ from typing import Any
 
 import torch
 import yaml
+from torch import nn
 
 from manyviews import __version__
-from manyviews.models import Embedder, ImageEncoder, ProjectionHead, representation_dim
-from manyviews.models.saved import Description, file_of, fill, read_encoder
+from manyviews.models import (
+    Embedder,
+    FusedHead,
+    ImageEncoder,
+    ModalityEmbedder,
+    ModalityEncoder,
+    ModalityHeads,
+    ProjectionHead,
+    representation_dim,
+)
+from manyviews.models.modalities import ModalityDescription
+from manyviews.models.saved import (
+    Description,
+    file_of,
+    fill,
+    holds_modalities,
+    read_encoder,
+    read_modality_encoder,
+    rows_in,
+)
 from manyviews.training.config import MADE_WITH, Config, ConfigError
 from manyviews.training.files import claimed, sync_folder, write_atomically
 from manyviews.training.images import encoder_options
@@ -115,19 +134,29 @@ class Run:
         return _read_json(path) if path.exists() else None
 
     @property
-    def encoder(self) -> ImageEncoder:
-        """What was learned, in evaluation mode: images of any size -> representations (B, dim)."""
-        encoder, about = read_encoder(self.encoder_file)
-        return ImageEncoder(encoder, about.size)
+    def encoder(self) -> ImageEncoder | ModalityEncoder:
+        """What was learned, in evaluation mode: images of any size, or modalities, -> representations."""
+        return _encoder_in(self.encoder_file)
 
     @property
-    def embedder(self) -> Embedder:
-        """What was learned, with its projection head, in evaluation mode: views -> representations and embeddings."""
+    def embedder(self) -> Embedder | ModalityEmbedder:
+        """What was learned, with its head, in evaluation mode: views -> representations and embeddings."""
+        if self.config.policy == "modalities":
+            return self._modality_embedder()
         encoder, about = read_encoder(self.encoder_file)
         dim = representation_dim(encoder, torch.zeros(1, 3, about.size, about.size))
         head = ProjectionHead(dim, out=self.config.projection)
         fill(head, self.path / HEAD, f"a projection from {dim} to {self.config.projection} dimensions")
         return Embedder(encoder, head, each_view=self.config.each_view).eval().requires_grad_(False)
+
+    def _modality_embedder(self) -> ModalityEmbedder:
+        encoder, projection = read_modality_encoder(self.encoder_file), self.config.projection
+        count = len(encoder.names)
+        head: nn.Module = ModalityHeads(count, encoder.dim, projection)
+        if self.config.supervised:
+            head = FusedHead(count, encoder.dim, rows_in(self.path / HEAD, "linear.weight"))
+        fill(head, self.path / HEAD, f"heads of {count} modalities")
+        return ModalityEmbedder(encoder, head).eval().requires_grad_(False)
 
     @property
     def encoder_file(self) -> Path:
@@ -136,10 +165,12 @@ class Run:
             raise ConfigError(f"{self.path} has no encoder yet: finish it with `manyviews train --resume {self.path}`")
         return self.path / ENCODER
 
-    def write_model(self, embedder: Embedder) -> None:
+    def write_model(self, embedder: Embedder | ModalityEmbedder) -> None:
         """The run is then finished."""
-        assert self.config.size is not None
-        about = Description(self.config.encoder, encoder_options(self.config), self.config.size)
+        if isinstance(embedder, ModalityEmbedder):
+            about: Description | ModalityDescription | None = embedder.encoder.about
+        else:
+            about = Description(self.config.encoder, encoder_options(self.config), self.config.size or 0)
         write_atomically(self.path / HEAD, file_of(embedder.head))
         write_atomically(self.path / ENCODER, file_of(embedder.encoder, about))
 
@@ -147,14 +178,15 @@ class Run:
         write_atomically(self.path / file, json.dumps(found, indent=2, allow_nan=False) + "\n")
 
 
-def load_encoder(path: str | Path) -> ImageEncoder:
-    """The encoder of a run, or of a file that `manyviews export --to safetensors` wrote, ready for images.
+def load_encoder(path: str | Path) -> ImageEncoder | ModalityEncoder:
+    """The encoder of a run, or of a file that `manyviews export --to safetensors` wrote.
 
     Args:
         path: a run's directory, or a .safetensors file.
 
     Returns:
-        an encoder in evaluation mode: images (B, C, H, W) of any size, or a list of files -> representations (B, dim).
+        an encoder in evaluation mode: images (B, C, H, W) of any size, or a list of files -> representations (B, dim);
+        or, of modalities, batches of `ModalityBatches` -> representations (B, N, dim).
 
     Raises:
         ValueError: there is no encoder, or the weights are of another architecture.
@@ -166,9 +198,15 @@ def load_encoder(path: str | Path) -> ImageEncoder:
     """
     path = Path(path).expanduser()
     if path.suffix == ".safetensors" and not path.is_dir():
-        encoder, about = read_encoder(path)
-        return ImageEncoder(encoder, about.size)
+        return _encoder_in(path)
     return Run.open(path).encoder
+
+
+def _encoder_in(path: Path) -> ImageEncoder | ModalityEncoder:
+    if holds_modalities(path):
+        return read_modality_encoder(path)
+    encoder, about = read_encoder(path)
+    return ImageEncoder(encoder, about.size)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

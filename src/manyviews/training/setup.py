@@ -15,19 +15,21 @@ from torch import nn
 from torch.optim import Optimizer
 
 from manyviews.data import Dataset
-from manyviews.losses import Objective, get_objective
-from manyviews.models import Embedder
+from manyviews.data.dataset import IMAGE
+from manyviews.losses import get_objective
 from manyviews.training.config import Config, ConfigError, Device
 from manyviews.training.images import ImageSource
+from manyviews.training.modalities import ModalitySource
 from manyviews.training.optimisers import LARS, parameter_groups
-from manyviews.training.source import Source
+from manyviews.training.source import Loss, Model, Source
+from manyviews.training.supervised import Supervised
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 T = TypeVar("T")
-FITTED = ("size", "strength", "blur", "stem")
-"""Fields that the data may decide."""
+FITTED: dict[str, Any] = {"size": None, "strength": None, "blur": None, "stem": None, "views": 0, "modalities": ()}
+"""Fields that the data may decide, and their values until then."""
 
 
 def launched(config: Config) -> Fabric:
@@ -110,13 +112,18 @@ def located(config: Config) -> Config:
     )
 
 
-def source_of(_config: Config) -> type[Source]:
+def source_of(config: Config) -> type[Source]:
     """What a config's training learns from."""
-    return ImageSource
+    return ModalitySource if config.policy == "modalities" else ImageSource
 
 
 def fitted(config: Config, data: Dataset, ranks: int) -> Config:
     """The config with what it leaves to the data filled in, or a ConfigError if they do not go together."""
+    names = data["train"].modalities
+    if config.policy == "crops" and IMAGE not in names:
+        raise ConfigError(
+            f"{data.name} has no images, only {', '.join(names)}: train on these with --recipe multimodal"
+        )
     count = len(data["train"])
     total = min(count, config.limit or count)
     left = total - config.held_out
@@ -133,11 +140,13 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
     return source_of(config).fit(config, data)
 
 
-def built(config: Config, data: Dataset) -> tuple[Embedder, Objective]:
+def built(config: Config, data: Dataset) -> tuple[Model, Loss]:
     """The untrained model and the objective: the same for the same seed."""
     with torch.random.fork_rng([]):
         torch.manual_seed(config.seed)
         model = source_of(config).model(config, data)
+        if config.supervised:
+            return model, Supervised()
         objective = get_objective(config.objective, temperature=config.temperature, learnable=config.learnable)
     return model, objective
 

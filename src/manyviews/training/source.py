@@ -12,10 +12,14 @@ from torch import Tensor
 from manyviews.data import Dataset
 from manyviews.evaluation.represent import EPOCH
 from manyviews.losses import Objective, SupCon
-from manyviews.models import Embedder
+from manyviews.models import Embedder, ModalityEmbedder
 from manyviews.training.cache import Views
 from manyviews.training.config import Config
+from manyviews.training.supervised import Supervised
 from manyviews.views.keyed import permutation
+
+Model = Embedder | ModalityEmbedder
+Loss = Objective | Supervised
 
 WATCHED = 250
 """Instances watched when none are held out."""
@@ -33,8 +37,8 @@ class Source(ABC):
     trained: Tensor
     """Which instances are trained on."""
     device: torch.device
-    views_told: str
-    """What the views are and what encodes them, in a few words."""
+    learned: str
+    """From which views, how encoded, by what: in a few words."""
 
     @abstractmethod
     def __init__(self, data: Dataset, config: Config, device: torch.device) -> None: ...
@@ -46,7 +50,7 @@ class Source(ABC):
 
     @staticmethod
     @abstractmethod
-    def model(config: Config, data: Dataset) -> Embedder:
+    def model(config: Config, data: Dataset) -> Model:
         """The untrained model of a fitted config."""
 
     @abstractmethod
@@ -54,10 +58,13 @@ class Source(ABC):
         """(views, index) for each of the batches' indices."""
 
     @abstractmethod
-    def look(self, model: Embedder) -> dict[str, float]:
+    def look(self, model: Any) -> dict[str, float]:
         """What to write down about the model now and then."""
 
-    def told(self, objective: Objective, _views: Views, index: Tensor) -> dict[str, Any]:
+    def finish(self, model: Any) -> None:  # noqa: B027 (most have nothing to do)
+        """The last that is done to a trained model."""
+
+    def told(self, objective: Loss, _views: Views, index: Tensor) -> dict[str, Any]:
         """What the objective is told about a batch besides its embeddings."""
         if isinstance(objective, SupCon) and self.labels is not None:
             return {"labels": self.labels[index].to(self.device)}
@@ -79,6 +86,8 @@ def apart(count: int, seed: int, held_out: int) -> tuple[Tensor, Tensor, Tensor]
 
 def collapsed(found: dict[str, float]) -> str | None:
     """What to say if embeddings of different instances have become one, or nearly lie on a line."""
+    if "uniformity" not in found:
+        return None
     if found["uniformity"] > -0.05:
         what = f"all instances have nearly the same embedding (uniformity {found['uniformity']:.3f}, spread is -4)"
     elif found["rankme"] < 2:

@@ -31,7 +31,7 @@ def train(
 
     Args:
         config: all hyper-parameters; the recipe `photos` if not given, or the resumed run's.
-        output: the run's directory; `runs/DATA-OBJECTIVE-VIEWS` if not given.
+        output: the run's directory; `runs/DATA-OBJECTIVE-VIEWS` if not given (of modalities `runs/DATA-OBJECTIVE`).
         resume: the directory of a run to go on with: the result is that of a run that was never stopped.
         overwrite: replace a run that is there.
         quiet: say nothing; `log.txt` has it all.
@@ -91,7 +91,8 @@ def _resumed(run: Run, config: Config | None) -> Config:
     if config is None:
         return run.config
     config = located(config)
-    config = dataclasses.replace(config, **{n: getattr(run.config, n) for n in FITTED if getattr(config, n) is None})
+    left_open = [name for name, value in FITTED.items() if getattr(config, name) == value]
+    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in left_open})
     if names := run.config.different(config):
         changes = ", ".join(f"{name} (was {getattr(run.config, name)}, now {getattr(config, name)})" for name in names)
         raise ConfigError(f"{run.path} cannot go on with another {changes}: it would be another run. Start a new one")
@@ -100,4 +101,6 @@ def _resumed(run: Run, config: Config | None) -> Config:
 
 def _default_output(config: Config) -> Path:
     name = Path(config.data).expanduser().resolve().stem or "data"
+    if config.policy == "modalities":
+        return Path("runs") / f"{name}-{'supervised' if config.supervised else config.objective}"
     return Path("runs") / f"{name}-{config.objective}-{config.views}"

@@ -1,7 +1,7 @@
 """Modalities are views: batches of them from a split, with what is missing marked.
 
 A batch is a list of tensors with the same instances first: the rows of each modality, then how many steps each has
-(B, N) (1 for what is no sequence) and which are there (B, N).
+(B, N) (1 for what is no sequence) and which are there (B, N). Sequences are as long as the longest that is there.
 """
 
 from __future__ import annotations
@@ -43,10 +43,27 @@ class ModalityBatches:
         for index in indices:
             yield [part.to(self.device or part.device, non_blocking=True) for part in self.of(index)], index
 
+    def present(self, index: Tensor) -> Tensor:
+        """Which modalities (B, N) of some instances are there."""
+        all_of_them = torch.ones(len(index), dtype=torch.bool)
+        known = self.split.present
+        return torch.stack([known[name][index] if name in known else all_of_them for name in self.names], 1)
+
     def of(self, index: Tensor) -> list[Tensor]:
-        rows = [self.split.modalities[name] for name in self.names]
-        taken = [part[index] for part in rows if isinstance(part, Tensor)]
-        whole = torch.ones(len(index), dtype=torch.long)
-        lengths = [self.split.lengths[name][index] if name in self.split.lengths else whole for name in self.names]
-        present = [self.split.present[name][index] if name in self.split.present else whole > 0 for name in self.names]
-        return [*taken, torch.stack(lengths, 1), torch.stack(present, 1)]
+        present = self.present(index)
+        lengths = torch.ones(present.shape, dtype=torch.long)
+        taken = []
+        for number, name in enumerate(self.names):
+            rows = self.split.modalities[name]
+            assert isinstance(rows, Tensor)
+            if rows.dim() != 3:
+                taken.append(rows[index])
+                continue
+            if name in self.split.lengths:
+                lengths[:, number] = self.split.lengths[name][index]
+            else:
+                lengths[:, number] = rows.shape[1]
+            # What is missing asks for no room: the longest that is there decides.
+            longest = int(lengths[present[:, number], number].amax()) if present[:, number].any() else 1
+            taken.append(rows[:, :longest][index])
+        return [*taken, lengths, present]

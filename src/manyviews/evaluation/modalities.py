@@ -1,0 +1,158 @@
+"""Modalities -> representations, raw features to compare with, retrieval and geometry of each pair of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, permutations
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from manyviews.data import Split
+from manyviews.evaluation import geometry
+from manyviews.evaluation.progress import tracked
+from manyviews.evaluation.represent import evaluating
+from manyviews.evaluation.retrieve import retrieval
+from manyviews.models import ModalityEmbedder, ModalityEncoder, Standardise
+from manyviews.views import ModalityBatches
+
+PIECE = 256
+"""Instances that are encoded at once."""
+MOST_NAMED = 6
+"""Modalities of which every subset is looked at; of more only each alone, all but one, and all."""
+
+
+def embedded(model: ModalityEmbedder, rows: ModalityBatches, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """H (M, N, dim), what the head makes of it, and what is there (M, N), of the instances in `index`."""
+    h, z = [], []
+    with evaluating(model) as like:
+        for piece in tracked(index.split(PIECE), "embedding instances", -(-len(index) // PIECE)):
+            found = model([part.to(like.device) for part in rows.of(piece)])
+            h.append(found.h.float())
+            z.append(found.z.float())
+    return torch.cat(h), torch.cat(z), rows.present(index).to(h[0].device)
+
+
+def represented(encoder: ModalityEncoder, rows: ModalityBatches, index: Tensor) -> tuple[Tensor, Tensor]:
+    """H (M, N, dim) and what is there (M, N), of the instances in `index`."""
+    with evaluating(encoder) as like:
+        pieces = tracked(index.split(PIECE), "encoding instances", -(-len(index) // PIECE))
+        h = torch.cat([encoder([part.to(like.device) for part in rows.of(piece)]).float() for piece in pieces])
+    return h, rows.present(index).to(h.device)
+
+
+def mean_embedding(z: Tensor, present: Tensor) -> Tensor:
+    """The mean (M, d) of the unit embeddings (M, N, d) that are there: an instance in the common space.
+
+    Example:
+        >>> mean_embedding(torch.eye(2)[None], torch.tensor([[True, False]]))
+        tensor([[1., 0.]])
+    """
+    return (normalize(z, dim=2) * present[..., None]).sum(1) / present.sum(1, keepdim=True).clamp_min(1)
+
+
+def set_centre(encoder: ModalityEncoder, rows: ModalityBatches) -> None:
+    """Let the mean representation of the training instances stand for what is missing."""
+    h, present = represented(encoder, rows, torch.arange(len(rows.split)))
+    encoder.centre.copy_(h.double().sum(0) / present.sum(0).clamp_min(1)[:, None])
+
+
+def raw_features(split: Split, names: Sequence[str], train: Split) -> list[Tensor]:
+    """Features (n, d) of each modality without any encoder, standardised to the training split.
+
+    Sequences are averaged over their steps, images are their pixels; what is missing is the training mean, zero.
+
+    Example:
+        >>> from manyviews.data import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> [tuple(rows.shape) for rows in raw_features(digits["test"], ("pixels", "fourier"), digits["train"])]
+        [(360, 64), (360, 40)]
+    """
+    found = []
+    for name in names:
+        known = _averaged(train, name)
+        fitted = Standardise(known.shape[1]).fit(known[train.present[name]] if name in train.present else known)
+        rows = fitted(_averaged(split, name))
+        found.append(torch.where(split.present[name][:, None], rows, 0) if name in split.present else rows)
+    return found
+
+
+def _averaged(split: Split, name: str) -> Tensor:
+    rows = split.modalities[name]
+    assert isinstance(rows, Tensor)
+    if rows.dim() == 4:
+        return rows.flatten(1) / 255
+    if rows.dim() == 2:
+        return rows
+    lengths = split.lengths.get(name, torch.full((len(rows),), rows.shape[1]))
+    return rows.sum(1) / lengths[:, None]  # padding is zeros
+
+
+def subsets(count: int) -> list[tuple[int, ...]]:
+    """The subsets of so many modalities that are looked at, the smallest first.
+
+    Example:
+        >>> subsets(3)
+        [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
+    """
+    sizes = range(1, count + 1) if count <= MOST_NAMED else (1, count - 1, count)
+    return [chosen for size in sizes for chosen in combinations(range(count), size)]
+
+
+def retrieval_between(z: Tensor, present: Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Recall at 1, 5 and 10 for every ordered pair of modalities, from embeddings (M, N, d).
+
+    Example:
+        >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
+        >>> found = retrieval_between(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"])
+        >>> list(found), found["text to audio"]["recall@1"]
+        (['text to audio', 'audio to text'], 1.0)
+    """
+    found = {}
+    for one, other in permutations(range(len(names)), 2):
+        both = present[:, one] & present[:, other]
+        if int(both.sum()) > 1:
+            scores = retrieval(z[:, one], z[:, other], present=both)
+            found[f"{names[one]} to {names[other]}"] = {"instances": int(both.sum()), **scores}
+    return found
+
+
+def geometry_between(z: Tensor, present: Tensor, names: Sequence[str]) -> dict[str, Any]:
+    """Alignment and uniformity of all modalities (M, N, d), of each pair, and of each one, with its rank.
+
+    Example:
+        >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
+        >>> found = geometry_between(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"])
+        >>> found["pairs"]["text and audio"]["alignment"], found["each"]["text"]["rank"]
+        (0.0, 19)
+    """
+    found: dict[str, Any] = {"pairs": {}, "each": {}}
+    several = (present.sum(1) >= 2).any()
+    found["all"] = {
+        "alignment": geometry.alignment(z, present).item() if several else None,
+        "uniformity": geometry.uniformity(z, present).item(),
+        "wasserstein": geometry.wasserstein_uniformity(z, present).item(),
+        "rank": geometry.numerical_rank(z, present),
+        "rankme": geometry.rankme(z, present).item(),
+        "dimensions": z.shape[2],
+        "spectrum": geometry.spectrum(z, present).tolist(),
+    }
+    for one, other in combinations(range(len(names)), 2):
+        both = present[:, one] & present[:, other]
+        if int(both.sum()) > 1:
+            pair = z[both][:, [one, other]]
+            found["pairs"][f"{names[one]} and {names[other]}"] = {
+                "alignment": geometry.alignment(pair).item(),
+                "uniformity": geometry.uniformity(pair).item(),
+            }
+    for number, name in enumerate(names):
+        own = z[present[:, number], number][:, None]
+        if len(own) > 1:
+            found["each"][name] = {
+                "uniformity": geometry.uniformity(own).item(),
+                "rank": geometry.numerical_rank(own),
+                "rankme": geometry.rankme(own).item(),
+            }
+    return found
