@@ -32,9 +32,14 @@ class ModalitySource(Source):
         self.rows = ModalityBatches(self.split, config.modalities, device)
         self.gaps = any(name in self.split.present for name in config.modalities)
         self.identity = fingerprint(self.split, config)
-        self.trained, self.watched, self.bank = apart(len(self.split), config.seed, config.held_out)
+        trained, watched, self.bank = apart(len(self.split), config.seed, config.held_out)
+        enough = contrasted(self.rows, config)
+        self.trained, self.watched = trained[enough[trained]], watched[enough[watched]]
+        alone = len(trained) - len(self.trained)
         by = "supervised by labels" if config.supervised else config.objective
         self.learned = f"views {', '.join(config.modalities)}; {by}"
+        if alone:
+            self.learned += f" ({alone:,} instances of a single modality have nothing to contrast: left out)"
 
     @staticmethod
     def fit(config: Config, data: Dataset) -> Config:
@@ -63,7 +68,14 @@ class ModalitySource(Source):
             raise ConfigError(
                 f"{config.objective} is for {most} views, and there are {len(names)}: try pwe-{config.objective}"
             )
-        return dataclasses.replace(config, modalities=names, views=len(names))
+        config = dataclasses.replace(config, modalities=names, views=len(names))
+        enough = int(contrasted(ModalityBatches(learned_from(data, config), names), config).sum())
+        if enough - config.held_out < config.instances:
+            raise ConfigError(
+                f"a batch of {config.instances} is larger than the {enough} instances of {data.name} that have two of "
+                f"{', '.join(names)}: lower --batch-size"
+            )
+        return config
 
     @staticmethod
     def model(config: Config, data: Dataset) -> ModalityEmbedder:
@@ -98,6 +110,8 @@ class ModalitySource(Source):
 
     def look(self, model: Any) -> dict[str, float]:
         """KNN of fused representations, and the geometry of embeddings."""
+        if len(self.watched) < 2:
+            return {}
         with quiet():
             h, z, present = embedded(model, self.rows, self.watched)
             found: dict[str, float] = {}
@@ -125,6 +139,12 @@ class ModalitySource(Source):
 def outputs(data: Dataset) -> int:
     """Of a supervised head: one for each class, or one for a quantity."""
     return 1 if data["train"].classes is None else len(data.classes)
+
+
+def contrasted(rows: ModalityBatches, config: Config) -> Tensor:
+    """Which instances (n,) can be trained on: labels need one modality, an objective two of them to contrast."""
+    present = rows.present(torch.arange(len(rows.split)))
+    return present.sum(1) >= (1 if config.supervised else 2)
 
 
 def learned_from(data: Dataset, config: Config) -> Split:
