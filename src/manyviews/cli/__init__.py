@@ -1,4 +1,4 @@
-"""The command line: `manyviews train`, `evaluate`, `embed`, `neighbours`, `export`, `data`, `views`, `losses`."""
+"""The command line: `manyviews train`, `evaluate`, `reproduce`, `embed`, `neighbours`, `export`, `data`, ..."""
 
 import signal
 import sys
@@ -9,14 +9,14 @@ import tyro
 
 from manyviews.cli.console import complain
 from manyviews.cli.data import show_data
-from manyviews.cli.evaluate import evaluate_run
+from manyviews.cli.evaluate import evaluate_command
 from manyviews.cli.losses import losses
+from manyviews.cli.reproduce import reproduce_command
 from manyviews.cli.train import train_command
 from manyviews.cli.use import embed, export_run, neighbours
 from manyviews.cli.views import draw_views
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "evaluate": evaluate_run,
     "embed": embed,
     "neighbours": neighbours,
     "export": export_run,
@@ -33,7 +33,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _stop)
     try:
         app = tyro.extras.SubcommandApp()
-        for name, command in {"train": train_command(sys.argv[1:]), **COMMANDS}.items():
+        heavy = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}
+        for name, command in ({name: made(sys.argv[1:]) for name, made in heavy.items()} | COMMANDS).items():
             app.command(name=name)(command)
         app.cli(prog="manyviews", description="Contrastive learning from any number of views.")
     except (ValueError, OSError) as error:

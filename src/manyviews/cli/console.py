@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -28,6 +29,15 @@ class Reading:
 
 AS_USUAL = Reading()
 ReadingFlags = Annotated[Reading, tyro.conf.arg(name="")]
+
+
+def unasked(summary: str) -> Callable[..., None]:
+    """Stands for a command in the list of commands: its flags, which take seconds to import, are not asked for."""
+
+    def command() -> None: ...
+
+    command.__doc__ = summary
+    return command
 
 
 def first_rank() -> bool:

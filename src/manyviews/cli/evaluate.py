@@ -1,53 +1,54 @@
 """`manyviews evaluate`."""
 
 import statistics
-from typing import Any, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from manyviews.cli.console import Device, RunPath
+import tyro
+
+from manyviews.cli.console import Device, RunPath, unasked
+
+if TYPE_CHECKING:
+    from manyviews.training import EvaluationConfig
 
 
-def evaluate_run(
-    run: RunPath,
-    data: str | None = None,
-    probe: Literal["lbfgs", "sgd"] = "lbfgs",
-    augment: bool = False,
-    learning_rate: float | None = None,
-    epochs: int | None = None,
-    few: tuple[float, ...] = (0.01, 0.1),
-    baselines: bool = True,
-    drop: tuple[str, ...] = (),
-    subsets: bool = True,
-    heads: int = 3,
-    split: Literal["test", "valid"] = "test",
-    workers: int = 2,
-    device: Device = "auto",
-) -> None:
-    """Tell what a run is worth: kNN, linear probe and geometry, also in RUN/evaluation.json.
+_SUMMARY = "Tell what a run is worth: kNN, linear probe and geometry, also in RUN/evaluation.json."
 
-    Of modalities also every subset of them, and how well each finds the others.
 
-    Args:
-        run: the directory of a finished run.
-        data: other data, for transfer: photos, digits, cifar10, cifar100, or a path.
-        probe: lbfgs finds the minimum, with a penalty chosen on a part of the training set; sgd is the paper's.
-        augment: the sgd probe encodes other crops, half of them mirrored, in each epoch; slow.
-        learning_rate: of the sgd probe; the paper's for the data if not given.
-        epochs: of the sgd probe; the paper's for the data if not given.
-        few: shares of the labels with which the probe is fitted too, three draws of each.
-        baselines: compare with raw features (pixels, where images are small) and with the untrained encoder.
-        drop: modalities that test instances are made to lack.
-        subsets: of modalities: score every subset of them too.
-        heads: linear layers that are fitted, each with a seed of its own, where labels are quantities.
-        split: valid is for choosing among runs: the validation split or, without one, a fifth of the training set.
-        workers: processes that read images from disk.
-        device: auto takes a GPU if there is one.
-    """
-    from manyviews.training import EvaluationConfig, Run, evaluate
+def evaluate_command(arguments: list[str]) -> Callable[..., None]:
+    """The command, with the fields of an `EvaluationConfig` as flags."""
+    if arguments[:1] != ["evaluate"]:
+        return unasked(_SUMMARY)
+
+    from manyviews.training import EvaluationConfig
+
+    def command(
+        run: RunPath,
+        how: Annotated[EvaluationConfig, tyro.conf.arg(name="")] = EvaluationConfig(),  # noqa: B008 (frozen)
+        data: str | None = None,
+        device: Device = "auto",
+    ) -> None:
+        """Tell what a run is worth: kNN, linear probe and geometry, also in RUN/evaluation.json.
+
+        Of modalities also every subset of them, and how well each finds the others.
+
+        Args:
+            run: the directory of a finished run.
+            how: which probe, how many labels, compared with what.
+            data: other data, for transfer: photos, digits, cifar10, cifar100, or a path.
+            device: auto takes a GPU if there is one.
+        """
+        evaluate_run(run, how, data, device)
+
+    return command
+
+
+def evaluate_run(run: Path, how: "EvaluationConfig", data: str | None = None, device: Device = "auto") -> None:
+    """Evaluate, and show the tables."""
+    from manyviews.training import Run, evaluate
     from manyviews.training.assess import evaluation_name
 
-    how = EvaluationConfig(
-        probe, augment, learning_rate, epochs, few, baselines, drop, subsets, heads, split, workers=workers
-    )
     opened = Run.open(run)
     found = evaluate(opened, data=data, how=how, device=device)
     show_evaluation(found)

@@ -35,6 +35,10 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 }
 
 
+RELEASED: dict[str, dict[str, Any]] = {"mv-infonce": {"same_view": True}, "mv-cl2": {"uniformity": "sum"}}
+"""Options that make an objective what the authors' released code computes, where that departs from the equation."""
+
+
 def get_objective(name: str, **options: Any) -> Objective:
     """The objective of that name.
 

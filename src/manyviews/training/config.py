@@ -93,6 +93,8 @@ class Config:
 
     objective: str = "mv-dhel"
     """As `manyviews losses` lists them."""
+    released: bool = False
+    """The objective as the authors' released code has it, where that departs from the paper's equation."""
     temperature: float = 0.5
     """Of the objective."""
     learnable: bool = False

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from manyviews.data import Dataset
 from manyviews.data.dataset import IMAGE
 from manyviews.losses import get_objective
+from manyviews.losses.catalogue import RELEASED
 from manyviews.training.config import Config, ConfigError, Device
 from manyviews.training.images import ImageSource
 from manyviews.training.modalities import ModalitySource
@@ -147,7 +148,10 @@ def built(config: Config, data: Dataset) -> tuple[Model, Loss]:
         model = source_of(config).model(config, data)
         if config.supervised:
             return model, Supervised()
-        objective = get_objective(config.objective, temperature=config.temperature, learnable=config.learnable)
+        options = RELEASED.get(config.objective, {}) if config.released else {}
+        objective = get_objective(
+            config.objective, temperature=config.temperature, learnable=config.learnable, **options
+        )
     return model, objective
 
 

@@ -1,0 +1,128 @@
+"""`manyviews reproduce`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from manyviews.cli.console import Output, unasked
+
+if TYPE_CHECKING:
+    from manyviews.experiments import Options
+    from manyviews.experiments.launch import Launch
+
+_SUMMARY = "Make a table or figure of the paper; `manyviews reproduce list` names them."
+
+
+def reproduce_command(arguments: list[str]) -> Callable[..., None]:
+    """The command, with the options of a table as flags."""
+    if arguments[:1] != ["reproduce"]:
+        return unasked(_SUMMARY)
+
+    from manyviews.experiments import Options
+
+    def command(
+        table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")],
+        options: Annotated[Options, tyro.conf.arg(name="")] = Options(),  # noqa: B008 (frozen)
+        output: Annotated[Path, Output] = Path("results"),
+        launcher: Literal["local", "slurm"] = "local",
+        jobs: int = 1,
+        slurm: tuple[str, ...] = (),
+        dry_run: bool = False,
+    ) -> None:
+        """Make a table or figure of the paper; `manyviews reproduce list` names them.
+
+        Finished cells are never run again, killed ones go on, failed ones say why and stop no other.
+
+        Args:
+            table: list, table1, knn, multimodal, other-losses, memory, views, batch-size, fixed-batch, theorem,
+                principles.
+            options: parts of the table, and how much of it.
+            output: the folder of the tables and figures; the runs are in its folder `runs`.
+            launcher: local processes, or jobs of SLURM (needs the extra slurm).
+            jobs: local processes at once.
+            slurm: parameters of SLURM's jobs as NAME=VALUE, as submitit names them (slurm_partition=gpu).
+            dry_run: list the cells and about how long they will take, and run none.
+        """
+        reproduce_table(table, options, output, launcher, jobs, slurm, dry_run)
+
+    return command
+
+
+def reproduce_table(
+    table: str,
+    options: "Options",
+    output: Path,
+    launcher: Literal["local", "slurm"],
+    jobs: int,
+    slurm: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from manyviews.experiments import EXPERIMENTS
+    from manyviews.experiments.launch import Launch
+    from manyviews.experiments.reproduce import MEASURED, experiment_of, reproduce
+
+    if table == "list":
+        listed = Table("table or figure", "what it shows")
+        for name, about in {**{n: e.about for n, e in EXPERIMENTS.items()}, **MEASURED}.items():
+            listed.add_row(name, about)
+        Console().print(listed)
+        return
+    if table not in MEASURED:
+        experiment_of(table)
+    if jobs < 1 or options.seeds < 1:
+        raise ValueError(f"jobs and seeds must be >= 1, got {jobs} and {options.seeds}")
+    launch = Launch(output / "runs", launcher, jobs, _parameters(slurm))
+    if dry_run:
+        _show_cells(table, options, launch)
+        return
+    outcome = reproduce(table, options, launch, output)
+    console = Console()
+    for one in outcome.tables:
+        shown = Table(*one.header, title=one.title)
+        for row in one.rows:
+            shown.add_row(*row)
+        console.print(shown, markup=False)
+    for claim in outcome.claims:
+        print(f"{claim.verdict}: {claim.text}: {claim.numbers}")
+    for name, reason in outcome.failed.items():
+        print(f"failed: {name}: {reason}")
+    print("written to " + ", ".join(str(path) for path in outcome.files))
+    if outcome.failed:
+        raise ValueError(f"{len(outcome.failed)} cells failed; the same command tries them again")
+
+
+def _parameters(given: tuple[str, ...]) -> dict[str, str | int]:
+    found: dict[str, str | int] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals:
+            raise ValueError(f"--slurm takes NAME=VALUE, got {one!r}")
+        found[name] = int(value) if value.isdigit() else value
+    return found
+
+
+def _show_cells(table: str, options: "Options", launch: "Launch") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from manyviews.evaluation.progress import duration
+    from manyviews.experiments.estimate import seconds_of
+    from manyviews.experiments.reproduce import MEASURED, experiment_of
+
+    if table in MEASURED:
+        print(f"{table} has no cells: it is measured here and now")
+        return
+    cells = list({cell.name: cell for cell in experiment_of(table).cells(options)}.values())
+    taken = seconds_of([cell for cell in cells if cell.state(launch.folder) != "done"])
+    shown = Table("cell", "what", "state", "training, about")
+    for cell in cells:
+        state = cell.state(launch.folder)
+        shown.add_row(cell.name, cell.told, state, "" if state == "done" else duration(taken[cell.name]))
+    Console().print(shown, markup=False)
+    total = duration(sum(taken.values()) / launch.jobs)
+    print(f"{len(cells)} cells, about {total} of training with {launch.jobs} at once")

@@ -1,0 +1,7 @@
+"""The paper's tables and figures as grids of runs, and its theorem and principles as measurements."""
+
+from manyviews.experiments.cells import Cell
+from manyviews.experiments.grids import EXPERIMENTS, Options
+from manyviews.experiments.reproduce import reproduce
+
+__all__ = ["EXPERIMENTS", "Cell", "Options", "reproduce"]

@@ -1,0 +1,108 @@
+"""A cell of a table: one training and its evaluation, in a run directory named by what it is.
+
+A finished cell is never run again, a killed one goes on where it was, a failed one says why. Whoever runs it, in this
+process, another one or on a cluster, the result is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manyviews.training import Config, EvaluationConfig, Run, evaluate, train
+from manyviews.training.assess import evaluation_name
+from manyviews.training.setup import located
+
+Place = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What to train and how to evaluate it, and where it stands in a table.
+
+    Example:
+        >>> Cell(Config(views=2), place={"objective": "mv-dhel", "views": 2}).name[:-8]
+        'photos-mv-dhel-2-'
+    """
+
+    config: Config
+    how: EvaluationConfig = field(default_factory=EvaluationConfig)
+    place: Place = field(default_factory=dict)
+    """Which row and column: the same for all seeds."""
+
+    @property
+    def name(self) -> str:
+        """Of its run directory: readable, and different for whatever gives another result."""
+        config, usual = located(self.config), Config().result()
+        # What is as usual is left out: a new field of a later version names no old cell anew.
+        what: dict[str, Any] = {name: value for name, value in config.result().items() if value != usual[name]}
+        asked, plain_way = dataclasses.asdict(self.how), dataclasses.asdict(EvaluationConfig())
+        what |= {f"how {name}": v for name, v in asked.items() if v != plain_way[name] and name != "workers"}
+        what["data"] = config.data
+        digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:8]
+        kind = "supervised" if config.supervised else config.objective
+        plain = re.sub(r"[^\w.-]+", "-", Path(config.data).stem)
+        return f"{plain}-{kind}-{config.views or 'all'}-{digest}"
+
+    @property
+    def told(self) -> str:
+        """For people."""
+        return ", ".join([*(f"{name} {value}" for name, value in self.place.items()), f"seed {self.config.seed}"])
+
+    def found(self, folder: Path) -> dict[str, Any] | None:
+        """What its evaluation found, if it is done."""
+        path = folder / self.name / evaluation_name(None, "", self.how)
+        if not path.exists():
+            return None
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def state(self, folder: Path) -> str:
+        if self.found(folder) is not None:
+            return "done"
+        return "begun" if (folder / self.name).exists() else "to do"
+
+    def spec(self, folder: Path) -> dict[str, Any]:
+        """Plain values from which `run_spec` runs it, in whatever process."""
+        return {
+            "config": located(self.config).to_yaml(),
+            "how": dataclasses.asdict(self.how),
+            "path": str((folder / self.name).resolve()),
+        }
+
+
+def run_spec(spec: Mapping[str, Any]) -> None:
+    """Train and evaluate a cell, from wherever it is."""
+    config, path = Config.from_yaml(spec["config"]), Path(spec["path"])
+    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in spec["how"].items()}
+    how = EvaluationConfig(**given)
+    run = train(resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
+    if not (path / evaluation_name(None, "", how)).exists():
+        evaluate(Run.open(run.path), how=how, device=config.device)
+
+
+def main() -> None:
+    """Run the cell whose spec is on the standard input; one line if it fails."""
+    import sys
+
+    from manyviews.evaluation.progress import quiet
+
+    try:
+        with quiet():
+            run_spec(json.load(sys.stdin))
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt as stop:
+        print(str(stop) or "interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

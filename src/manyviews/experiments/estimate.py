@@ -1,0 +1,50 @@
+"""How long cells will take, from a timed step of each kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from manyviews.data import Dataset, load_dataset
+from manyviews.experiments.cells import Cell
+from manyviews.training import Config, Run
+from manyviews.training.journal import Journal
+from manyviews.training.loop import Training
+from manyviews.training.setup import built, fitted, launched, located, threads
+
+
+def seconds_of(cells: Sequence[Cell]) -> dict[str, float]:
+    """Seconds of training that each cell takes here, by its name; the evaluation is not counted.
+
+    Cells that differ in their seed alone take as long as each other, so that one of them is timed.
+    """
+    known: dict[Config, float] = {}
+    data: dict[str, Dataset] = {}
+    found = {}
+    for cell in cells:
+        alike = dataclasses.replace(located(cell.config), seed=0)
+        if alike not in known:
+            source = alike.data
+            if source not in data:
+                data = {source: load_dataset(source, classes=alike.classes)}
+            known[alike] = _timed(alike, data[source])
+        found[cell.name] = known[alike]
+    return found
+
+
+def _timed(config: Config, data: Dataset) -> float:
+    """Of the second step, times all steps: the first one warms up."""
+    with tempfile.TemporaryDirectory() as folder, threads(config):
+        fabric = launched(config)
+        config = fitted(config, data, fabric.world_size)
+        run = Run.create(Path(folder) / "run", config, overwrite=False)
+        with Journal(run.path / "log.txt", silent=True, quiet=True) as journal:
+            training = Training(run, data, *built(config, data), fabric, journal)
+            for _ in range(2):
+                started = time.perf_counter()
+                training.step(*next(training.batches(0)))
+                taken = time.perf_counter() - started
+        return taken * training.steps

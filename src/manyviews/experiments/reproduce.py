@@ -1,0 +1,169 @@
+"""`reproduce`: from the name of a table or figure to its files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyviews import __version__
+from manyviews.experiments import theorem as limits
+from manyviews.experiments.cells import Cell
+from manyviews.experiments.claims import Claim
+from manyviews.experiments.figures import along_figure
+from manyviews.experiments.grids import EXPERIMENTS, RATES, Experiment, Options
+from manyviews.experiments.launch import Launch
+from manyviews.experiments.principles import principles
+from manyviews.experiments.results import METRICS, Results
+from manyviews.experiments.subsets import subset_tables
+from manyviews.experiments.tables import Table, long_form, pivoted, table_of_claims
+from manyviews.training import ConfigError, EvaluationConfig
+from manyviews.training.config import nearest
+from manyviews.training.files import write_atomically
+
+MEASURED = {
+    "theorem": "what the objectives tend to as instances grow, and what minimises them",
+    "principles": "the principles table, measured by the audit",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Tables, claims, and the files they were written to."""
+
+    tables: tuple[Table, ...]
+    claims: tuple[Claim, ...]
+    files: tuple[Path, ...]
+    failed: dict[str, str]
+
+
+def experiment_of(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"no table or figure {name!r}{nearest(name, [*EXPERIMENTS, *MEASURED])}")
+    return EXPERIMENTS[name]
+
+
+def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outcome:
+    """Run what is missing of a table or figure, and write `output/NAME.csv`, `.md`, `.tex`, and its figure.
+
+    Args:
+        name: of `EXPERIMENTS`, or theorem or principles.
+        options: scale, seeds and the like.
+        launch: where the cells run.
+        output: the folder of the files.
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    if name == "principles":
+        table, claims = principles()
+        return _written(name, options, output, [table], claims)
+    if name == "theorem":
+        return _theorem(options, output)
+    experiment = experiment_of(name)
+    cells = list(experiment.cells(options))
+    if not cells:
+        raise ConfigError(f"{name} has no cells left: fewer --objectives or --views than it knows were chosen")
+    tables: list[Table] = []
+    failed: dict[str, str] = {}
+    if experiment.rates and options.scale == "paper":
+        cells, rates, failed = with_best_rate(cells, launch)
+        tables.append(rates)
+    failed |= launch(cells)
+    results = Results.of(cells, launch.folder, experiment.metrics)
+    same = options.scale == "paper"
+    tables = [*pivoted(experiment, results, same), *subset_tables(cells, launch.folder), *tables]
+    figures = []
+    if experiment.along and any(results.values.values()):
+        figures = along_figure(results, experiment.along, experiment.metrics, output / name)
+    write_atomically(output / f"{name}.csv", long_form(experiment, results, same))
+    told = [cell.told for cell in cells if cell.name in failed]
+    outcome = _written(name, options, output, tables, list(experiment.claims(results)), cells, told)
+    return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
+
+
+def with_best_rate(cells: Sequence[Cell], launch: Launch) -> tuple[list[Cell], Table, dict[str, str]]:
+    """The cells with the learning rate that did best on the validation split with the first seed, never on the test."""
+    how = EvaluationConfig(few=(), baselines=False, subsets=False, split="valid")
+    first = {tuple(cell.place.items()): cell for cell in cells if cell.config.seed == 0}
+    tried = {
+        (place, rate): Cell(dataclasses.replace(cell.config, learning_rate=rate), how, cell.place)
+        for place, cell in first.items()
+        for rate in RATES
+    }
+    failed = launch(list(tried.values()))
+    chosen: dict[object, float] = {}
+    rows = []
+    for place, cell in first.items():
+        scores = {rate: _worth(tried[place, rate], launch.folder) for rate in RATES}
+        known = {rate: score for rate, score in scores.items() if score is not None}
+        chosen[place] = max(known, key=lambda rate: known[rate]) if known else cell.config.learning_rate
+        shown = [f"{scores[rate]:.3f}" if scores[rate] is not None else "failed" for rate in RATES]
+        rows.append((*map(str, cell.place.values()), *shown, f"{chosen[place]:g}"))
+    parts = next(iter(first.values())).place
+    header = (*parts, *(f"{rate:g}" for rate in RATES), "chosen")
+    table = Table("Learning rates by the validation split (accuracy in %, or -MAE)", header, tuple(rows))
+    done = []
+    for cell in cells:
+        config = dataclasses.replace(cell.config, learning_rate=chosen[tuple(cell.place.items())])
+        done.append(dataclasses.replace(cell, config=config))
+    return done, table, failed
+
+
+def _worth(cell: Cell, folder: Path) -> float | None:
+    """On the validation split: more is better."""
+    found = cell.found(folder)
+    if found is None:
+        return None
+    own = METRICS["own"].of(found) if cell.config.supervised else None
+    error = METRICS["mae"].of(found)
+    if own is not None and error is None:
+        return own
+    return METRICS["linear"].of(found) if error is None else -error
+
+
+def _theorem(options: Options, output: Path) -> Outcome:
+    most, steps = limits.parts(options.scale)
+    table, claims, curves = limits.convergence(most)
+    free, more = limits.free_points(steps, ("mv-infonce", "mv-dhel", "pwe-infonce", "pvc"))
+    figures = limits.theorem_figure(curves, output / "theorem")
+    outcome = _written("theorem", options, output, [table, free], [*claims, *more])
+    return dataclasses.replace(outcome, files=(*outcome.files, *figures))
+
+
+def _written(
+    name: str,
+    options: Options,
+    output: Path,
+    tables: Sequence[Table],
+    claims: Sequence[Claim],
+    cells: Sequence[Cell] = (),
+    failed: Sequence[str] = (),
+) -> Outcome:
+    """The .md and .tex files."""
+    about = MEASURED.get(name) or EXPERIMENTS[name].about
+    lines = [f"# {name}: {about}", "", _setting(options, cells), ""]
+    for table in (*tables, *([table_of_claims(claims)] if claims else [])):
+        lines += [table.markdown(), ""]
+    if failed:
+        lines += ["Failed: " + "; ".join(failed), ""]
+    files = (output / f"{name}.md", output / f"{name}.tex")
+    write_atomically(files[0], "\n".join(lines))
+    write_atomically(files[1], "\n".join(table.latex() for table in tables))
+    return Outcome(tuple(tables), tuple(claims), files, {})
+
+
+def _setting(options: Options, cells: Sequence[Cell]) -> str:
+    told = [f"Scale {options.scale}", f"manyviews {__version__}"]
+    if cells:
+        config = cells[0].config
+        limit = f"the first {config.limit:,} training instances" if config.limit else "all training instances"
+        told += [
+            f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'} a cell",
+            f"{limit}, {config.epochs} epochs, temperature {config.temperature:g}",
+            "objectives as in the authors' released code"
+            if options.released
+            else "objectives by the paper's equations",
+        ]
+        if options.missing:
+            told.append(f"{options.missing:.0%} of the modalities left out of training")
+    return "; ".join(told) + "."

@@ -1,0 +1,207 @@
+"""The theorem in numbers: what MV-InfoNCE and MV-DHEL become as instances grow, and what minimises them.
+
+With C(u) = E_v exp(u.v / tau) over other instances, and the mean over pairs l != m of views inside the logarithm,
+
+    L_MV-InfoNCE - log M                        ->  -E log mean_{l!=m} exp(P[l,m]) +     E log C(u)
+    L_MV-DHEL - N log(M - 1) + log(N(N - 1))    ->  -E log mean_{l!=m} exp(P[l,m]) + N x E log C(u)
+
+The paper has log(M - 1) where MV-DHEL needs N log(M - 1), and one formula for both; MV-DHEL weighs uniformity N times,
+which has the same minimisers. It writes -E P for the alignment: by Jensen that is larger, and equal when views meet.
+C is known for points spread evenly on a sphere of k dimensions, so the limit is known where views meet; where they do
+not, the alignment is estimated from many instances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from manyviews.evaluation import alignment, uniformity, wasserstein_uniformity
+from manyviews.evaluation.progress import tracked
+from manyviews.experiments.claims import Claim
+from manyviews.experiments.figures import look, quiet_style, save
+from manyviews.experiments.tables import Table
+from manyviews.losses import get_objective
+
+TEMPERATURE, VIEWS, DIM = 0.5, 3, 16
+ROWS = 2**14
+"""Instances drawn at each M: that many over several draws, or one draw of more."""
+OBJECTIVES = ("mv-infonce", "mv-dhel")
+
+
+@dataclass(frozen=True)
+class Points:
+    """How instances lie on the sphere: spread evenly in `spread` of the dimensions, views `noise` apart."""
+
+    name: str
+    spread: int
+    noise: float
+
+    def drawn(self, instances: int, generator: torch.Generator) -> Tensor:
+        """Embeddings (M, N, d) in float64."""
+        shape = (instances, VIEWS, self.spread)
+        middle = normalize(torch.randn(instances, 1, self.spread, generator=generator, dtype=torch.float64), dim=2)
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        z = normalize(middle + self.noise * noise, dim=2)
+        return torch.cat([z, z.new_zeros(instances, VIEWS, DIM - self.spread)], 2)
+
+
+CASES = (
+    Points("views meet, spread evenly", DIM, 0.0),
+    Points("views meet, in 4 of 16 dimensions", 4, 0.0),
+    Points("views apart, spread evenly", DIM, 0.15),
+)
+
+
+def log_mean_kernel(dim: int, temperature: float) -> float:
+    """Log E exp(u.v / tau) for v spread evenly on the sphere in `dim` dimensions, whatever u.
+
+    Example:
+        >>> round(log_mean_kernel(3, 0.5), 6) == round(math.log(math.sinh(2) / 2), 6)
+        True
+    """
+    angle = torch.linspace(0, math.pi, 2**16 + 1, dtype=torch.float64)
+    log_density = (dim - 2) * angle.sin().clamp_min(1e-300).log()
+    weight = log_density.logsumexp(0)
+    return float((log_density + angle.cos() / temperature).logsumexp(0) - weight)
+
+
+def limit(points: Points, objective: str) -> float:
+    """What the objective tends to, less its constants."""
+    uniform = log_mean_kernel(points.spread, TEMPERATURE)
+    return _alignment(points) + (VIEWS if objective == "mv-dhel" else 1) * uniform
+
+
+def _alignment(points: Points) -> float:
+    """-E log mean_{l!=m} exp(P[l,m]): known where views meet, else of a million instances."""
+    if not points.noise:
+        return -1 / TEMPERATURE
+    z = points.drawn(2**20, torch.Generator().manual_seed(1))
+    l, m = torch.triu_indices(VIEWS, VIEWS, 1)
+    positive = (z[:, l] * z[:, m]).sum(2) / TEMPERATURE
+    return float(-(positive.logsumexp(1) - math.log(len(l))).mean())
+
+
+def constant(objective: str, instances: int) -> float:
+    """What the loss of so many instances has beyond its limit."""
+    if objective == "mv-infonce":
+        return math.log(instances)
+    return VIEWS * math.log(instances - 1) - math.log(VIEWS * (VIEWS - 1))
+
+
+def gap(points: Points, objective: str, instances: int, expected: float) -> float:
+    """The mean over draws of the loss less its constant and its limit."""
+    loss = get_objective(objective, temperature=TEMPERATURE)
+    draws = max(1, ROWS // instances)
+    generator = torch.Generator().manual_seed(instances)
+    # Tiles are of float32 or float64 as they come; sums over many rows want the latter only where they are few.
+    losses = [_value(loss, points.drawn(instances, generator)) for _ in range(draws)]
+    return sum(losses) / draws - constant(objective, instances) - expected
+
+
+def _value(loss: Any, z: Tensor) -> float:
+    with torch.no_grad():
+        return float(loss(z if len(z) <= 2**12 else z.float()))
+
+
+def rate(counts: Sequence[int], gaps: Sequence[float]) -> float:
+    """The power of M by which the gap shrinks, by least squares on logarithms.
+
+    Example:
+        >>> round(rate([10, 100, 1000], [0.1, 0.01, 0.001]), 3)
+        -1.0
+    """
+    x, y = torch.tensor(counts).double().log(), torch.tensor(gaps).double().abs().log()
+    x, y = x - x.mean(), y - y.mean()
+    return float((x @ y) / (x @ x))
+
+
+def convergence(most: int) -> tuple[Table, list[Claim], dict[tuple[str, str], list[tuple[int, float]]]]:
+    """Gaps at M = 16, 64, ... up to `most`, for each case and objective."""
+    counts = [4**power for power in range(2, 9) if 4**power <= most]
+    curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    claims, rows = [], []
+    for points, objective in tracked(
+        [(points, objective) for points in CASES for objective in OBJECTIVES], "limits", len(CASES) * len(OBJECTIVES)
+    ):
+        expected = limit(points, objective)
+        gaps = [gap(points, objective, count, expected) for count in counts]
+        curves[points.name, objective] = list(zip(counts, gaps, strict=True))
+        power = rate(counts[:-1] if len(counts) > 3 else counts, gaps[:-1] if len(counts) > 3 else gaps)
+        rows.append((points.name, objective, f"{expected:.4f}", *(f"{value:+.5f}" for value in gaps), f"{power:.2f}"))
+        claims.append(
+            Claim(
+                f"{objective} tends to its limit ({points.name})",
+                abs(gaps[-1]) < 0.02 * abs(gaps[0]) + 1e-3,
+                f"gap {gaps[0]:+.4f} at M {counts[0]}, {gaps[-1]:+.5f} at M {counts[-1]}; falls as M^{power:.2f}",
+            )
+        )
+    header = ("points", "objective", "limit", *(f"gap at M {count}" for count in counts), "power of M")
+    return Table("The loss less its constants, less its limit", header, tuple(rows)), claims, curves
+
+
+def free_points(steps: int, names: Sequence[str]) -> tuple[Table, list[Claim]]:
+    """Points moved freely by each objective: views meet, instances spread."""
+    rows: list[tuple[str, ...]] = []
+    claims = []
+    for name in tracked(list(names), "free points", len(names)):
+        z, start = _descended(name, steps)
+        found = [alignment(z).item(), uniformity(z).item(), wasserstein_uniformity(z).item()]
+        before = [alignment(start).item(), uniformity(start).item(), wasserstein_uniformity(start).item()]
+        if not rows:
+            rows.append(("(start)", *(f"{value:.3f}" for value in before)))
+        rows.append((name, *(f"{value:.3f}" for value in found)))
+        claims.append(
+            Claim(
+                f"the minimiser of {name} aligns and spreads",
+                found[0] < 0.05 and found[1] <= before[1] + 0.05,
+                f"alignment {before[0]:.3f} to {found[0]:.3f}, uniformity {before[1]:.3f} to {found[1]:.3f}",
+            )
+        )
+    title = "Free points on the sphere (96 instances, 3 views, 8 dimensions), after descent under each objective"
+    return Table(title, ("objective", "alignment", "uniformity", "Wasserstein"), tuple(rows)), claims
+
+
+def _descended(name: str, steps: int) -> tuple[Tensor, Tensor]:
+    start = torch.randn(96, VIEWS, 8, generator=torch.Generator().manual_seed(0))
+    z = start.clone().requires_grad_()
+    objective, solver = get_objective(name, temperature=TEMPERATURE), torch.optim.Adam([z], 0.05)
+    for step in range(steps):
+        solver.param_groups[0]["lr"] = 0.05 * 0.5 * (1 + math.cos(math.pi * step / steps))
+        solver.zero_grad()
+        objective(z).backward()
+        solver.step()
+    return z.detach(), start
+
+
+def theorem_figure(curves: dict[tuple[str, str], list[tuple[int, float]]], path: Path) -> list[Path]:
+    """The size of the gap against M, on logarithms, beside 1/M."""
+    with quiet_style() as Figure:
+        figure = Figure(figsize=(3.2 * len(CASES), 2.8))
+        axes = figure.subplots(1, len(CASES), sharey=True)
+        for axis, points in zip(axes, CASES, strict=True):
+            for number, objective in enumerate(OBJECTIVES):
+                counts, gaps = zip(*curves[points.name, objective], strict=True)
+                axis.plot(counts, [abs(value) for value in gaps], label=objective, **look(number))
+            first = abs(curves[points.name, "mv-infonce"][0][1])
+            axis.plot(counts, [first * counts[0] / count for count in counts], color="#999999", lw=0.8, label="1/M")
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.set_title(points.name, fontsize=9)
+            axis.set_xlabel("instances M")
+        axes[0].set_ylabel("|loss - constants - limit|")
+        axes[0].legend()
+        figure.tight_layout()
+        return save(figure, path)
+
+
+def parts(scale: str) -> Iterator[Any]:
+    """How far each scale goes: the largest M, and the steps of free points."""
+    yield from {"smoke": (256, 60), "laptop": (65_536, 600), "paper": (65_536, 2_000)}[scale]
