@@ -16,6 +16,7 @@ import manyviews as mv
 from manyviews.cli.console import Reading
 from manyviews.cli.evaluate import evaluate_run
 from manyviews.cli.use import embed, export_run, neighbours
+from manyviews.training import EvaluationConfig
 from tests.test_cli import manyviews
 from tests.training.small import folder_of_images
 
@@ -25,7 +26,7 @@ def test_evaluate_prints_tables_and_writes_them_down(
 ) -> None:
     run = Path(shutil.copytree(finished_run, tmp_path / "run"))
     folder = folder_of_images(tmp_path / "images", count=60)
-    evaluate_run(run, data=str(folder), few=(0.25,), workers=0)
+    evaluate_run(run, EvaluationConfig(few=(0.25,), workers=0), str(folder))
     said = capsys.readouterr().out
     assert "images: 12 held-out instances, labels of 48; probe lbfgs" in said
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if "│" in line]
@@ -36,7 +37,8 @@ def test_evaluate_prints_tables_and_writes_them_down(
     assert cells["rank"][1].endswith("of 16")
     (written,) = run.glob("evaluation-images-*.json")
     assert said.splitlines()[-1] == f"written to {written}"
-    evaluate_run(run, data=str(folder_of_images(tmp_path / "plain", count=8, labelled=False)), workers=0)
+    plain = folder_of_images(tmp_path / "plain", count=8, labelled=False)
+    evaluate_run(run, EvaluationConfig(workers=0), str(plain))
     said = capsys.readouterr().out
     assert said.startswith("plain has no labels: no kNN and no linear probe\n3 views of 8 train instances")
     assert "alignment" in said

@@ -122,8 +122,8 @@ def _worth(cell: Cell, folder: Path) -> float | None:
 
 
 def _theorem(options: Options, output: Path) -> Outcome:
-    most, steps = limits.parts(options.scale)
-    table, claims, curves = limits.convergence(most)
+    most, draws, steps = limits.EXTENT[options.scale]
+    table, claims, curves = limits.convergence(most, draws)
     free, more = limits.free_points(steps, ("mv-infonce", "mv-dhel", "pwe-infonce", "pvc"))
     figures = limits.theorem_figure(curves, output / "theorem")
     outcome = _written("theorem", options, output, [table, free], [*claims, *more])
