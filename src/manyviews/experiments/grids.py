@@ -66,7 +66,10 @@ class Options:
         pairs = []
         for given in self.data or default:
             name, equals, path = given.partition("=")
-            pairs.append((name if equals else Path(given).stem if Path(given).suffix else given, path or given))
+            if not equals:
+                name, path = (Path(given).stem, given) if Path(given).suffix else (given, given)
+                path = RECIPES[name].data if name in RECIPES else path
+            pairs.append((name, path))
         return pairs
 
     def reduced(self, config: Config) -> Config:

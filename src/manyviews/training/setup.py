@@ -125,6 +125,7 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
         raise ConfigError(
             f"{data.name} has no images, only {', '.join(names)}: train on these with --recipe multimodal"
         )
+    config = source_of(config).fit(config, data)
     count = len(data["train"])
     total = min(count, config.limit or count)
     left = total - config.held_out
@@ -138,7 +139,7 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
         raise ConfigError(f"a batch of {config.instances} instances does not divide among {ranks} ranks")
     if config.objective == "supcon" and data["train"].classes is None:
         raise ConfigError(f"supcon needs classes as labels, and {data.name} has none: try ntxent")
-    return source_of(config).fit(config, data)
+    return config
 
 
 def built(config: Config, data: Dataset) -> tuple[Model, Loss]:

@@ -1,0 +1,276 @@
+"""Grids of cells: what they hold, that a cell is run once whoever runs it, and what is made of the results."""
+
+import csv
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from manyviews.experiments import EXPERIMENTS, Cell, Options, paper, reproduce
+from manyviews.experiments.cells import run_spec
+from manyviews.experiments.claims import best, grows, steady
+from manyviews.experiments.estimate import seconds_of
+from manyviews.experiments.grids import RATES
+from manyviews.experiments.launch import Launch
+from manyviews.experiments.reproduce import with_best_rate
+from manyviews.experiments.results import METRICS, Results
+from manyviews.experiments.tables import Table, long_form, pivoted
+from manyviews.training import RECIPES, ConfigError, EvaluationConfig, InterruptedTraining, train
+from tests.training.bundle import bundle
+from tests.training.test_loop import stop_after
+
+SMOKE = Options(scale="smoke")
+
+
+def cells_of(name: str, options: Options = SMOKE) -> list[Cell]:
+    return list(EXPERIMENTS[name].cells(options))
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_can_be_trained_and_stands_somewhere(name: str, scale: str) -> None:
+    experiment = EXPERIMENTS[name]
+    cells = cells_of(name, Options(scale=scale, seeds=2))
+    assert len({cell.name for cell in cells}) == len(cells)
+    for cell in cells:
+        cell.config.check()
+        assert set(experiment.rows) | set(experiment.columns) <= set(cell.place)
+        assert not cell.config.probe
+    places = {tuple(cell.place.items()) for cell in cells}
+    assert 2 * len(places) == len(cells)
+
+
+def test_the_papers_scale_is_the_papers_recipe() -> None:
+    for cell in cells_of("table1", Options(scale="paper", released=True)):
+        recipe = RECIPES[cell.place["data"]]
+        same = dataclasses.replace(
+            recipe, objective=cell.config.objective, views=cell.place["views"], released=True, probe=False
+        )
+        assert cell.config == same
+    objectives = {cell.config.objective for cell in cells_of("table1")}
+    assert objectives == {"pwe-infonce", "avg-infonce", "pvc", "mv-infonce", "mv-dhel"}
+    released = {cell.config.objective for cell in cells_of("table1", Options(scale="smoke", released=True))}
+    assert released == {"pwe-ntxent", "avg-ntxent", "pvc", "mv-infonce", "mv-dhel"}
+    fixed = cells_of("fixed-batch", Options(scale="paper"))
+    assert {cell.config.views * cell.config.instances for cell in fixed if cell.config.views in (2, 4, 8)} == {256}
+
+
+def test_tables_share_their_cells() -> None:
+    names = [{cell.name for cell in cells_of(name, Options())} for name in ("table1", "knn", "views")]
+    assert names[0] == names[1]
+    assert len(names[0] & names[2]) == 15  # 2, 3 and 4 views
+
+
+def test_a_cell_is_named_by_what_gives_another_result() -> None:
+    cell = cells_of("table1")[0]
+    for changes, same in (({"seed": 7}, False), ({"epochs": 9}, False), ({"threads": 3, "workers": 5}, True)):
+        other = dataclasses.replace(cell, config=dataclasses.replace(cell.config, **changes))
+        assert (other.name == cell.name) == same
+    assert dataclasses.replace(cell, how=EvaluationConfig(few=())).name != cell.name
+
+
+def test_parts_of_a_table_can_be_chosen() -> None:
+    cells = cells_of(
+        "table1", Options(objectives=("mv-dhel",), views=(3,), limit=100, epochs=2, data=("x=/some/where",))
+    )
+    (cell,) = cells
+    assert cell.place == {"data": "x", "objective": "mv-dhel", "views": 3}
+    assert (cell.config.limit, cell.config.epochs, cell.config.data) == (100, 2, "/some/where")
+    with pytest.raises(ConfigError, match="no objective 'mvdhel' in the paper's tables, only pwe"):
+        cells_of("table1", Options(objectives=("mvdhel",)))
+
+
+def small_cells(count: int) -> list[Cell]:
+    options = Options(scale="smoke", objectives=("mv-dhel",), views=(2,), limit=64, seeds=count)
+    return cells_of("table1", options)
+
+
+def test_cells_run_once_in_whatever_process_and_failures_stop_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, other, bad = small_cells(3)
+    bad = dataclasses.replace(bad, config=dataclasses.replace(bad.config, batch_size=1000))
+    said: list[str] = []
+    here, cluster = Launch(tmp_path / "here", jobs=2, say=said.append), tmp_path / "cluster"
+
+    # One was stopped before: it goes on.
+    stop_after(monkeypatch, 1)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(InterruptedTraining):
+        train(other.config, output=here.folder / other.name, quiet=True)
+    monkeypatch.undo()
+    assert [cell.state(here.folder) for cell in (good, other)] == ["to do", "begun"]
+
+    failed = here([good, bad, other, good])
+    assert list(failed) == [bad.name]
+    assert "ConfigError: a batch of 1000 instances is larger than the 64" in failed[bad.name]
+    assert said[0] == "0 of 3 cells are done, 3 to go"
+    assert [cell.state(here.folder) for cell in (good, other, bad)] == ["done", "done", "to do"]
+    assert "resuming at step 1" in (here.folder / other.name / "log.txt").read_text()
+
+    before = {path: path.stat().st_mtime_ns for path in here.folder.rglob("*") if path.is_file()}
+    assert here([good, other]) == {}
+    assert said[-1] == "2 of 2 cells are done"
+    assert before == {path: path.stat().st_mtime_ns for path in here.folder.rglob("*") if path.is_file()}
+
+    submitted = Launch(cluster, "slurm", slurm={"cluster": "local", "timeout_min": 5}, say=said.append)
+    assert submitted([good]) == {}
+    run_spec(other.spec(tmp_path / "process"))
+    for cell, folder in ((good, cluster), (other, tmp_path / "process")):
+        one, two = (dict(cell.found(where), source="") for where in (here.folder, folder))
+        assert one == two
+        weights = [(where / cell.name / "encoder.safetensors").read_bytes() for where in (here.folder, folder)]
+        assert weights[0] == weights[1]
+
+
+def test_a_launcher_that_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "submitit", None)
+    with pytest.raises(ConfigError, match=r"the launcher slurm needs: pip install 'manyviews\[slurm\]'"):
+        Launch(tmp_path, "slurm", say=lambda _: None)(small_cells(1))
+
+
+def test_time_is_estimated_from_a_step() -> None:
+    cells = small_cells(2)
+    found = seconds_of(cells)
+    assert found[cells[0].name] == found[cells[1].name] > 0
+    longer = dataclasses.replace(cells[0], config=dataclasses.replace(cells[0].config, epochs=500))
+    assert seconds_of([longer])[longer.name] > 20 * found[cells[0].name]
+
+
+def fake(folder: Path, cells: list[Cell], linear: dict[str, float]) -> None:
+    """Evaluations as if they had been run."""
+    for cell in cells:
+        name = "validation.json" if cell.how.split == "valid" else "evaluation.json"
+        score = linear[cell.place["objective"]] + cell.config.seed / 100
+        found = {"scores": {"trained encoder": {"linear": score, "knn": score}}, "geometry": None}
+        (folder / cell.name).mkdir(parents=True)
+        (folder / cell.name / name).write_text(json.dumps(found))
+
+
+SCORES = {"pwe": 0.5, "avg": 0.51, "pvc": 0.52, "mv-infonce": 0.53, "mv-dhel": 0.55}
+
+
+def test_tables_hold_means_deviations_and_the_papers_figures(tmp_path: Path) -> None:
+    options = Options(scale="paper", seeds=3, data=("cifar10",))
+    cells = cells_of("table1", options)
+    fake(tmp_path / "out" / "runs", cells, SCORES)
+    outcome = reproduce("table1", options, Launch(tmp_path / "out" / "runs", say=lambda _: None), tmp_path / "out")
+    (table,) = outcome.tables
+    assert table.header == ("data", "objective", "2 views", "3 views", "4 views")
+    assert table.rows[-1] == ("cifar10", "mv-dhel", *(f"56.0 ± 1.0 ({theirs})" for theirs in ("87.4", "89.1", "89.5")))
+    with (tmp_path / "out" / "table1.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 15
+    assert rows[0] | {"values": ""} == {
+        "data": "cifar10", "objective": "pwe", "views": "2", "metric": "linear", "mean": "51", "deviation": "1",
+        "seeds": "3", "values": "", "paper": "86",
+    }  # fmt: skip
+    text = (tmp_path / "out" / "table1.md").read_text()
+    assert "Scale paper; manyviews" in text
+    assert "objectives by the paper's equations" in text
+    assert "| mv-dhel has a better linear probe than pwe, avg, pvc, mv-infonce (data cifar10, views 4) | held |" in text
+    assert "| linear probe gets better with more views (cifar10, pwe) | not held | 2: 51.0, 3: 51.0, 4: 51.0 |" in text
+    latex = (tmp_path / "out" / "table1.tex").read_text()
+    assert r"cifar10 & mv-dhel & 56.0 $\pm$ 1.0 (87.4) &" in latex
+    assert latex.count(r"\\") == 6
+
+
+def test_the_papers_figures_stand_only_beside_its_own_setting(tmp_path: Path) -> None:
+    cells = cells_of("table1", Options())
+    fake(tmp_path, cells, SCORES)
+    results = Results.of(cells, tmp_path, ("linear",))
+    (table,) = pivoted(EXPERIMENTS["table1"], results, paper=False)
+    assert table.rows[0] == ("cifar10", "pwe", "50.0", "50.0", "50.0")
+    assert long_form(EXPERIMENTS["table1"], results, paper=False).splitlines()[1].endswith("50,")
+
+
+def test_claims_say_what_held() -> None:
+    results = Results(
+        {
+            (("objective", "a"), ("views", 2)): {"linear": [50.0], "uniformity": [0.3]},
+            (("objective", "a"), ("views", 4)): {"linear": [52.0, 54.0], "uniformity": [0.2]},
+            (("objective", "b"), ("views", 2)): {"linear": [51.0], "uniformity": [0.5]},
+            (("objective", "b"), ("views", 4)): {},
+        }
+    )
+    assert best(results, "linear", "a", ["b"], views=2).held is False
+    assert best(results, "uniformity", "a", ["b"], views=2).held is True  # less is better
+    assert best(results, "linear", "a", ["b"], views=4).verdict == "not asked"
+    claim = grows(results, "linear", "views", objective="a")
+    assert (claim.held, claim.numbers) == (True, "2: 50.0, 4: 53.0")
+    assert grows(results, "uniformity", "views", objective="a").held is True
+    assert grows(results, "linear", "views", objective="b").held is None
+    assert steady(results, "linear", "views", 1.0, objective="a").held is False
+    assert steady(results, "linear", "views", 3.0, objective="a").held is True
+
+
+def test_the_learning_rate_is_chosen_on_the_validation_split_alone(tmp_path: Path) -> None:
+    options = Options(scale="paper", data=("ch-sims",), objectives=("pvc", "mv-dhel"), seeds=2)
+    cells = cells_of("multimodal", options)
+    assert {cell.config.learning_rate for cell in cells} == {1e-4}
+    asked: list[Cell] = []
+
+    class Known(Launch):
+        def __call__(self, tried: list[Cell]) -> dict[str, str]:
+            asked.extend(tried)
+            for cell in tried:
+                # pvc is best at the middle rate, mv-dhel at the smallest.
+                target = 5e-5 if cell.place["objective"] == "pvc" else 1e-5
+                fake(
+                    self.folder, [cell], dict.fromkeys(("pvc", "mv-dhel"), 1 - abs(cell.config.learning_rate - target))
+                )
+            return {}
+
+    done, table, _ = with_best_rate(cells, Known(tmp_path))
+    assert len(asked) == 2 * len(RATES)
+    assert {cell.how.split for cell in asked} == {"valid"}
+    assert {cell.config.seed for cell in asked} == {0}
+    rates = {(cell.place["objective"], cell.config.seed): cell.config.learning_rate for cell in done}
+    assert rates == {("pvc", 0): 5e-5, ("pvc", 1): 5e-5, ("mv-dhel", 0): 1e-5, ("mv-dhel", 1): 1e-5}
+    assert [row[-1] for row in table.rows] == ["5e-05", "1e-05"]
+
+
+def test_modalities_have_a_table_and_one_of_subsets(tmp_path: Path) -> None:
+    data = bundle(tmp_path / "three.npz")
+    options = Options(scale="smoke", data=(data,), objectives=("mv-dhel", "supervised"), epochs=1, missing=0.2)
+    folder = tmp_path / "results" / "runs"
+    outcome = reproduce("multimodal", options, Launch(folder, jobs=2, say=lambda _: None), tmp_path / "results")
+    assert outcome.failed == {}
+    titles = [table.title for table in outcome.tables]
+    assert titles == [
+        "linear probe, %", "mean embedding, %", "own layer, %",
+        "accuracy of every subset of modalities: three, mv-dhel",
+    ]  # fmt: skip
+    assert [row[0] for row in outcome.tables[-1].rows][:2] == ["text", "audio"]
+    assert len(outcome.tables[-1].rows) == 7
+    assert "20% of the modalities left out of training" in (tmp_path / "results" / "multimodal.md").read_text()
+
+
+def test_a_figure_is_drawn_along_the_views(tmp_path: Path) -> None:
+    options = Options(views=(2, 4), objectives=("pwe", "mv-dhel"))
+    cells = cells_of("fixed-batch", options)
+    fake(tmp_path / "runs", cells, SCORES)
+    outcome = reproduce("fixed-batch", options, Launch(tmp_path / "runs", say=lambda _: None), tmp_path)
+    names = {path.name for path in outcome.files}
+    assert names == {f"fixed-batch.{ending}" for ending in ("csv", "md", "tex", "png", "pdf")}
+    assert (tmp_path / "fixed-batch.png").read_bytes()[:4] == b"\x89PNG"
+    again = (tmp_path / "fixed-batch.pdf").read_bytes()
+    reproduce("fixed-batch", options, Launch(tmp_path / "runs", say=lambda _: None), tmp_path)
+    assert (tmp_path / "fixed-batch.pdf").read_bytes() == again
+
+
+def test_the_papers_figures() -> None:
+    assert paper.linear({"data": "imagenet100", "objective": "mv-cl2", "views": 3}) == 76.7
+    assert paper.linear({"data": "cifar10", "objective": "mv-cl2", "views": 3}) is None
+    assert paper.knn({"data": "cifar100", "objective": "mv-dhel", "views": 4}) == 51.8
+    assert paper.knn({"data": "cifar100", "objective": "mv-dhel", "views": 2}) is None
+    assert paper.multimodal({"data": "ch-sims", "objective": "mv-cl1"}, "mae") == 0.434
+    assert paper.memory({"data": "cifar10", "batch": 128}) == 89.52
+
+
+def test_a_name_that_is_none_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no table or figure 'table2': did you mean table1"):
+        reproduce("table2", SMOKE, Launch(tmp_path), tmp_path)
+    assert METRICS["rank"].told([128.0]) == "128"
+    assert Table("t", ("a|b",), ()).markdown().splitlines()[2] == r"| a\|b |"
