@@ -224,6 +224,8 @@ def theorem_figure(curves: dict[tuple[str, str], list[tuple[int, float]]], path:
             axis.plot(counts, [first * counts[0] / count for count in counts], color="#999999", lw=0.8, label="1/M")
             axis.set_xscale("log")
             axis.set_yscale("log")
+            axis.set_xticks(counts, [f"{count:,}" for count in counts], rotation=45, fontsize=7)
+            axis.minorticks_off()
             axis.set_title(points.name, fontsize=9)
             axis.set_xlabel("instances M")
         axes[0].set_ylabel("|loss - constants - limit|")

@@ -67,6 +67,8 @@ def modalities_evaluated(
     else:
         found |= _Assessment(model, data, config, how, *parts).found()
         found["held_out"] = split == "train"
+        if split == "train" and config.supervised and config.held_out < len(parts[1].index):
+            found["notes"].append("training has seen the labels of some of these instances: hold some out")
     return found | _between(model, tests, config, how)
 
 
