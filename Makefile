@@ -32,8 +32,9 @@ format: $(READY) ## Put the code into our style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: $(READY) ## Train on the photos in the package and evaluate, about two minutes on two cores
+demo: $(READY) ## Train on the photos in the package, evaluate, write a report: about two minutes on two cores
 	$(BIN)/manyviews train --output runs/demo --overwrite
+	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
 
 bench: $(READY) ## Measure speed and memory, as ratios
 	$(BIN)/python -m benchmarks.losses

@@ -13,6 +13,7 @@ from manyviews.experiments.claims import best, grows, steady
 from manyviews.experiments.estimate import seconds_of
 from manyviews.experiments.grids import RATES
 from manyviews.experiments.launch import Launch
+from manyviews.experiments.reproduce import cells_of as checked
 from manyviews.experiments.reproduce import with_best_rate
 from manyviews.experiments.results import METRICS, Results
 from manyviews.experiments.tables import Table, long_form, pivoted
@@ -67,7 +68,9 @@ def test_a_cell_is_named_by_what_gives_another_result() -> None:
     for changes, same in (({"seed": 7}, False), ({"epochs": 9}, False), ({"threads": 3, "workers": 5}, True)):
         other = dataclasses.replace(cell, config=dataclasses.replace(cell.config, **changes))
         assert (other.name == cell.name) == same
-    assert dataclasses.replace(cell, how=EvaluationConfig(few=())).name != cell.name
+    again = dataclasses.replace(cell, how=EvaluationConfig(few=()))
+    assert again.name == cell.name  # the same run, evaluated in another way
+    assert again.file != cell.file
 
 
 def test_parts_of_a_table_can_be_chosen() -> None:
@@ -77,8 +80,28 @@ def test_parts_of_a_table_can_be_chosen() -> None:
     (cell,) = cells
     assert cell.place == {"data": "x", "objective": "mv-dhel", "views": 3}
     assert (cell.config.limit, cell.config.epochs, cell.config.data) == (100, 2, "/some/where")
-    with pytest.raises(ConfigError, match="no objective 'mvdhel' in the paper's tables, only pwe"):
-        cells_of("table1", Options(objectives=("mvdhel",)))
+    for name, options, message in (
+        ("table1", Options(objectives=("mvdhel",)), "no objective 'mvdhel' in the paper's tables, only pwe"),
+        ("table1", Options(objectives=("supervised",)), "table1 has none of these --objectives or --views"),
+        ("table1", Options(missing=0.3), "missing is for modalities, and the table is of images"),
+        ("multimodal", Options(views=(3,)), "views is for images, and the table is of modalities"),
+        ("multimodal", Options(missing=3.0), "missing is a share, from 0 to less than 1, got 3.0"),
+        ("multimodal", Options(data=("x=a.npz", "x=b.npz"), objectives=("pvc",)), "two data sets are called"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            checked(name, options)
+
+
+def test_a_file_is_known_by_what_is_in_it(tmp_path: Path) -> None:
+    one, other = (tmp_path / folder / "multimodal.npz" for folder in "ab")
+    for path in (one, other):
+        path.parent.mkdir()
+        bundle(path)
+    names = [cells_of("multimodal", Options(data=(str(path),)))[0].name for path in (one, other)]
+    assert names[0] == names[1]
+    assert names[0].startswith("multimodal-pwe")  # not the recipe of that name
+    bundle(other, labels="quantities")
+    assert cells_of("multimodal", Options(data=(str(other),)))[0].name != names[0]
 
 
 def small_cells(count: int) -> list[Cell]:
@@ -141,11 +164,10 @@ def test_time_is_estimated_from_a_step() -> None:
 def fake(folder: Path, cells: list[Cell], linear: dict[str, float]) -> None:
     """Evaluations as if they had been run."""
     for cell in cells:
-        name = "validation.json" if cell.how.split == "valid" else "evaluation.json"
         score = linear[cell.place["objective"]] + cell.config.seed / 100
         found = {"scores": {"trained encoder": {"linear": score, "knn": score}}, "geometry": None}
-        (folder / cell.name).mkdir(parents=True)
-        (folder / cell.name / name).write_text(json.dumps(found))
+        (folder / cell.name).mkdir(parents=True, exist_ok=True)
+        (folder / cell.name / cell.file).write_text(json.dumps(found))
 
 
 SCORES = {"pwe": 0.5, "avg": 0.51, "pvc": 0.52, "mv-infonce": 0.53, "mv-dhel": 0.55}
@@ -174,6 +196,21 @@ def test_tables_hold_means_deviations_and_the_papers_figures(tmp_path: Path) -> 
     latex = (tmp_path / "out" / "table1.tex").read_text()
     assert r"cifar10 & mv-dhel & 56.0 $\pm$ 1.0 (87.4) &" in latex
     assert latex.count(r"\\") == 6
+
+
+def test_layers_of_quantities_are_pooled_over_seeds_under_their_real_names(tmp_path: Path) -> None:
+    options = Options(data=("q=somewhere",), objectives=("mv-dhel",), seeds=2)
+    cells = cells_of("multimodal", options)
+    for cell in cells:
+        heads = [{"Has0_acc_2": 0.7 + 0.1 * cell.config.seed, "MAE": 0.5 + number} for number in range(3)]
+        (tmp_path / cell.name).mkdir()
+        found = {"scores": {"trained encoder": {"heads": heads}}, "geometry": None}
+        (tmp_path / cell.name / cell.file).write_text(json.dumps(found))
+    results = Results.of(cells, tmp_path, EXPERIMENTS["multimodal"].metrics)
+    tables = {table.title: table for table in pivoted(EXPERIMENTS["multimodal"], results, paper=False)}
+    assert list(tables) == ["Has0_acc_2, %", "MAE"]
+    assert tables["MAE"].rows == (("q", "mv-dhel", "1.500 ± 0.894"),)  # of six layers
+    assert tables["Has0_acc_2, %"].rows == (("q", "mv-dhel", "75.0 ± 5.5"),)
 
 
 def test_the_papers_figures_stand_only_beside_its_own_setting(tmp_path: Path) -> None:
@@ -206,7 +243,8 @@ def test_claims_say_what_held() -> None:
 
 
 def test_the_learning_rate_is_chosen_on_the_validation_split_alone(tmp_path: Path) -> None:
-    options = Options(scale="paper", data=("ch-sims",), objectives=("pvc", "mv-dhel"), seeds=2)
+    data = bundle(tmp_path / "ch-sims.npz", "quantities", splits=("train", "test", "valid"))
+    options = Options(scale="paper", data=(data,), objectives=("pvc", "mv-dhel"), seeds=2)
     cells = cells_of("multimodal", options)
     assert {cell.config.learning_rate for cell in cells} == {1e-4}
     asked: list[Cell] = []
@@ -222,7 +260,7 @@ def test_the_learning_rate_is_chosen_on_the_validation_split_alone(tmp_path: Pat
                 )
             return {}
 
-    done, table, _ = with_best_rate(cells, Known(tmp_path))
+    done, table, _ = with_best_rate(cells, Known(tmp_path / "runs"))
     assert len(asked) == 2 * len(RATES)
     assert {cell.how.split for cell in asked} == {"valid"}
     assert {cell.config.seed for cell in asked} == {0}
@@ -239,11 +277,14 @@ def test_modalities_have_a_table_and_one_of_subsets(tmp_path: Path) -> None:
     assert outcome.failed == {}
     titles = [table.title for table in outcome.tables]
     assert titles == [
-        "linear probe, %", "mean embedding, %", "own layer, %",
+        "linear probe, %", "mean embedding, %", "own layer, %", "What it is compared with: linear probe in %, or MAE",
         "accuracy of every subset of modalities: three, mv-dhel",
+        "accuracy of every subset of modalities: three, supervised",
     ]  # fmt: skip
     assert [row[0] for row in outcome.tables[-1].rows][:2] == ["text", "audio"]
-    assert len(outcome.tables[-1].rows) == 7
+    assert [len(table.rows) for table in outcome.tables[-2:]] == [7, 7]
+    assert len(outcome.tables[-2].header) == 5
+    assert len(outcome.tables[-1].header) == 3  # no raw features, and no common space of labels
     assert "20% of the modalities left out of training" in (tmp_path / "results" / "multimodal.md").read_text()
 
 
@@ -266,6 +307,8 @@ def test_the_papers_figures() -> None:
     assert paper.knn({"data": "cifar100", "objective": "mv-dhel", "views": 4}) == 51.8
     assert paper.knn({"data": "cifar100", "objective": "mv-dhel", "views": 2}) is None
     assert paper.multimodal({"data": "ch-sims", "objective": "mv-cl1"}, "mae") == 0.434
+    assert paper.multimodal({"data": "ch-sims", "objective": "supervised"}, "mult") is None  # it is of its own layer
+    assert paper.multimodal({"data": "ch-sims", "objective": "supervised"}, "own-mult") == 83.2
     assert paper.memory({"data": "cifar10", "batch": 128}) == 89.52
 
 

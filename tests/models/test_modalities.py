@@ -164,7 +164,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no modality 'speech', only text"):
         ModalityEncoder.for_split(split, ("speech",))
     nowhere = dataclasses.replace(split, present={"audio": torch.zeros(5, dtype=torch.bool)})
-    with pytest.raises(ValueError, match="audio is missing in all instances"):
+    with pytest.raises(ValueError, match="audio is missing in all training instances"):
         ModalityEncoder.for_split(nowhere, NAMES)
     with pytest.raises(ValueError, match="there is no encoder of speech, only of audio"):
         ModalityEncoder({"audio": VectorEncoder(4)}, sequences={"speech"})

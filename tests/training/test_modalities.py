@@ -150,7 +150,7 @@ def test_an_instance_of_a_single_modality_has_nothing_to_contrast(gaps: str, tmp
     assert 0 < left < 80
     log = (tmp_path / "run" / "log.txt").read_text()
     assert f"gaps, {left} instances, views text, audio, video; mv-dhel ({80 - left} instances of a single" in log
-    with pytest.raises(ConfigError, match=f"a batch of 64 is larger than the {left} instances of gaps that have two"):
+    with pytest.raises(ConfigError, match=f"a batch of 64 is larger than the {left} instances of gaps to train on"):
         train(modal(gaps, missing=0.6, batch_size=64), output=tmp_path / "large", quiet=True)
 
 
@@ -207,11 +207,11 @@ def test_scores_are_those_of_the_functions(run: Run, gaps: str) -> None:
     probe = linear_probe(h, labels, classes=3)
     assert scores["trained encoder"]["linear"] == pytest.approx(probe.accuracy(queries, answers), abs=0.03)
 
-    own = found["subsets"]["text + video"]["own"]["accuracy"]
+    own = found["subsets"]["text + video"]["scores"]["own"]["accuracy"]
     columns = [*range(16), *range(32, 48)]
     probe = linear_probe(h[:, columns], labels, classes=3)
     assert own == pytest.approx(probe.accuracy(queries[:, columns], answers), abs=0.03)
-    whole = found["subsets"]["text + audio + video"]
+    whole = found["subsets"]["text + audio + video"]["scores"]
     assert whole["own"] == whole["filled"]
     assert whole["own"]["accuracy"] == scores["trained encoder"]["linear"]
     assert whole["common"]["accuracy"] == scores["mean embedding"]["linear"]
@@ -246,8 +246,12 @@ def test_dropping_a_modality_is_testing_on_data_that_lacks_it(run: Run, gaps: st
     assert deaf["scores"] == found["scores"]
     assert list(found["subsets"]) == ["text", "video", "text + video"]
     whole = evaluate(run, how=EvaluationConfig(few=()))
-    assert found["scores"]["trained encoder"]["linear"] == whole["subsets"]["text + video"]["filled"]["accuracy"]
-    assert found["scores"]["mean embedding"]["linear"] == whole["subsets"]["text + video"]["common"]["accuracy"]
+    assert (
+        found["scores"]["trained encoder"]["linear"] == whole["subsets"]["text + video"]["scores"]["filled"]["accuracy"]
+    )
+    assert (
+        found["scores"]["mean embedding"]["linear"] == whole["subsets"]["text + video"]["scores"]["common"]["accuracy"]
+    )
     assert found["scores"] != whole["scores"]
 
 

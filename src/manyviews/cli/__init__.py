@@ -11,6 +11,7 @@ from manyviews.cli.console import complain
 from manyviews.cli.data import show_data
 from manyviews.cli.evaluate import evaluate_command
 from manyviews.cli.losses import losses
+from manyviews.cli.report import write_report_of
 from manyviews.cli.reproduce import reproduce_command
 from manyviews.cli.train import train_command
 from manyviews.cli.use import embed, export_run, neighbours
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "data": show_data,
     "views": draw_views,
     "losses": losses,
+    "report": write_report_of,
 }
 
 

@@ -105,12 +105,16 @@ def _mean(shares: list[float]) -> str:
 
 
 def _number(values: list[float | None], metric: str) -> str:
-    """The mean of some layers' metric."""
+    """The mean of some layers' metric, and its deviation."""
     known = [value for value in values if value is not None]
     if not known:
         return ""
-    mean = statistics.fmean(known)
-    return f"{mean:.3f}" if metric in ("MAE", "Corr") else f"{mean:.1%}"
+    mean, plain = statistics.fmean(known), metric in ("MAE", "Corr")
+    told = f"{mean:.3f}" if plain else f"{mean:.1%}"
+    if len(known) < 2:
+        return told
+    spread = statistics.stdev(known)
+    return f"{told} ± {spread:.3f}" if plain else f"{told} ± {100 * spread:.1f}"
 
 
 def show_subsets(found: dict[str, Any]) -> None:
@@ -120,7 +124,7 @@ def show_subsets(found: dict[str, Any]) -> None:
 
     if not found.get("subsets"):
         return
-    first = next(iter(found["subsets"].values()))
+    first = next(iter(found["subsets"].values()))["scores"]
     metrics = [name for name in ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE") if name in first["own"]]
     table = Table("modalities", title=f"{' / '.join(metrics)} of subsets of modalities")
     for kind in first:
@@ -130,10 +134,12 @@ def show_subsets(found: dict[str, Any]) -> None:
     for name, one in found["subsets"].items():
         if whole < MOST_SHOWN or name.count(" + ") in (0, whole - 1, whole):
             shown += 1
-            table.add_row(name, *(" / ".join(_number([one[kind][m]], m) for m in metrics) for kind in first))
+            cells = [" / ".join(_number([one["scores"][kind][metric]], metric) for metric in metrics) for kind in first]
+            some = f" ({one['instances']:,})" if one["instances"] < found["test_instances"] else ""
+            table.add_row(name + some, *cells)
     Console().print(table, markup=False)
     if shown < len(found["subsets"]):
-        print(f"{shown} of {len(found['subsets'])} subsets; evaluation.json has them all")
+        print(f"{shown} of {len(found['subsets'])} subsets; the file has them all")
 
 
 MOST_SHOWN = 4

@@ -112,12 +112,14 @@ def _show_cells(table: str, options: "Options", launch: "Launch") -> None:
 
     from manyviews.evaluation.progress import duration
     from manyviews.experiments.estimate import seconds_of
-    from manyviews.experiments.reproduce import MEASURED, experiment_of
+    from manyviews.experiments.reproduce import MEASURED, cells_of, experiment_of, rate_cells, searched
 
     if table in MEASURED:
         print(f"{table} has no cells: it is measured here and now")
         return
-    cells = list({cell.name: cell for cell in experiment_of(table).cells(options)}.values())
+    asked = cells_of(table, options)
+    tried = list(rate_cells(asked).values()) if searched(experiment_of(table), options) else []
+    cells = list({cell.name + cell.file: cell for cell in (*tried, *asked)}.values())
     taken = seconds_of([cell for cell in cells if cell.state(launch.folder) != "done"])
     shown = Table("cell", "what", "state", "training, about")
     for cell in cells:
@@ -126,3 +128,5 @@ def _show_cells(table: str, options: "Options", launch: "Launch") -> None:
     Console().print(shown, markup=False)
     total = duration(sum(taken.values()) / launch.jobs)
     print(f"{len(cells)} cells, about {total} of training with {launch.jobs} at once")
+    if tried:
+        print("the first ones try learning rates; the others then take the best, not the one that is shown")

@@ -136,8 +136,9 @@ def assembled(raws: Mapping[str, Raw], name: str, where: str, notes: list[str]) 
 def _width(rows: Any) -> str:
     if rows is None:
         return "not there"
-    kind = {2: "features", 3: "sequences", 4: "images"}[rows.dim()]
-    return kind if rows.dim() == 4 else f"{kind} of {rows.shape[-1]}"
+    if rows.dim() == 4:
+        return "images of " + " x ".join(map(str, rows.shape[1:]))
+    return f"{'features' if rows.dim() == 2 else 'sequences'} of {rows.shape[-1]}"
 
 
 def _labels(raws: Mapping[str, Raw], where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -168,6 +169,11 @@ def _checked(raw: Raw, labels: Tensor | None, where: str, notes: list[str]) -> S
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise DatasetError(f"{where}: modalities must have the same instances, got {told}")
+    for name in raw.modalities:
+        if not name.isprintable() or any(sign in name for sign in (" + ", " to ", " and ")):
+            raise DatasetError(
+                f"{where}: {name!r} is no name for a modality: it must be plain, without + between words"
+            )
     for kind, names in (("length", raw.lengths), ("present", raw.present)):
         if odd := [name for name in names if name not in raw.modalities]:
             raise DatasetError(f"{where}: {odd[0]}_{kind} without {odd[0]}")

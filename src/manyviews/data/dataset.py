@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -52,16 +53,16 @@ class Split:
     def __len__(self) -> int:
         return len(next(iter(self.modalities.values())))
 
-    def first(self, count: int | None) -> Split:
-        """The first so many instances of what is in memory; all if None."""
-        if count is None or count >= len(self):
+    def taken(self, index: Tensor) -> Split:
+        """Some of the instances, of what is in memory."""
+        if len(index) == len(self) and bool((index == torch.arange(len(self))).all()):
             return self
         return Split(
-            {name: rows[:count] for name, rows in self.modalities.items() if isinstance(rows, Tensor)},
-            None if self.labels is None else self.labels[:count],
-            {name: rows[:count] for name, rows in self.lengths.items()},
-            {name: rows[:count] for name, rows in self.present.items()},
-            self.ids[:count],
+            {name: rows[index] for name, rows in self.modalities.items() if isinstance(rows, Tensor)},
+            None if self.labels is None else self.labels[index],
+            {name: rows[index] for name, rows in self.lengths.items()},
+            {name: rows[index] for name, rows in self.present.items()},
+            tuple(self.ids[number] for number in index.tolist()) if self.ids else (),
         )
 
     def lacking(self, gone: Mapping[str, Tensor]) -> Split:

@@ -53,9 +53,9 @@ def mean_embedding(z: Tensor, present: Tensor) -> Tensor:
     return (normalize(z, dim=2) * present[..., None]).sum(1) / present.sum(1, keepdim=True).clamp_min(1)
 
 
-def set_centre(encoder: ModalityEncoder, rows: ModalityBatches) -> None:
-    """Let the mean representation of the training instances stand for what is missing."""
-    h, present = represented(encoder, rows, torch.arange(len(rows.split)))
+def set_centre(encoder: ModalityEncoder, rows: ModalityBatches, index: Tensor) -> None:
+    """Let the mean representation of the instances that were trained on stand for what is missing."""
+    h, present = represented(encoder, rows, index)
     encoder.centre.copy_(h.double().sum(0) / present.sum(0).clamp_min(1)[:, None])
 
 

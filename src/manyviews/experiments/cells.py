@@ -12,11 +12,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from manyviews.training import Config, EvaluationConfig, Run, evaluate, train
-from manyviews.training.assess import evaluation_name
 from manyviews.training.setup import located
 
 Place = Mapping[str, str | int | float]
@@ -38,17 +38,23 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Of its run directory: readable, and different for whatever gives another result."""
+        """Of its run directory: readable, and different for whatever gives another run."""
         config, usual = located(self.config), Config().result()
-        # What is as usual is left out: a new field of a later version names no old cell anew.
+        # What is as usual is left out: a new field of a later version names no old run anew.
         what: dict[str, Any] = {name: value for name, value in config.result().items() if value != usual[name]}
-        asked, plain_way = dataclasses.asdict(self.how), dataclasses.asdict(EvaluationConfig())
-        what |= {f"how {name}": v for name, v in asked.items() if v != plain_way[name] and name != "workers"}
-        what["data"] = config.data
-        digest = hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:8]
+        path = Path(config.data)
+        # A file is known by what is in it; folders and named sets, which may be large, by their names.
+        what["data"] = _content(path, path.stat().st_mtime_ns) if path.is_file() else config.data
         kind = "supervised" if config.supervised else config.objective
-        plain = re.sub(r"[^\w.-]+", "-", Path(config.data).stem)
-        return f"{plain}-{kind}-{config.views or 'all'}-{digest}"
+        plain = re.sub(r"[^\w.-]+", "-", path.stem)
+        return f"{plain}-{kind}-{config.views or 'all'}-{_digest(what)}"
+
+    @property
+    def file(self) -> str:
+        """In the run's directory: what this evaluation of it found."""
+        asked, usual = dataclasses.asdict(self.how), dataclasses.asdict(EvaluationConfig())
+        what = {name: value for name, value in asked.items() if value != usual[name] and name != "workers"}
+        return f"cell-{_digest(what)}.json"
 
     @property
     def told(self) -> str:
@@ -57,7 +63,7 @@ class Cell:
 
     def found(self, folder: Path) -> dict[str, Any] | None:
         """What its evaluation found, if it is done."""
-        path = folder / self.name / evaluation_name(None, "", self.how)
+        path = folder / self.name / self.file
         if not path.exists():
             return None
         found: dict[str, Any] = json.loads(path.read_text())
@@ -74,7 +80,22 @@ class Cell:
             "config": located(self.config).to_yaml(),
             "how": dataclasses.asdict(self.how),
             "path": str((folder / self.name).resolve()),
+            "file": self.file,
         }
+
+
+def _digest(what: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+@lru_cache
+def _content(path: Path, _changed: int) -> str:
+    """The digest of a file as it is now."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 def run_spec(spec: Mapping[str, Any]) -> None:
@@ -83,8 +104,8 @@ def run_spec(spec: Mapping[str, Any]) -> None:
     given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in spec["how"].items()}
     how = EvaluationConfig(**given)
     run = train(resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
-    if not (path / evaluation_name(None, "", how)).exists():
-        evaluate(Run.open(run.path), how=how, device=config.device)
+    if not (path / spec["file"]).exists():
+        run.write_evaluation(evaluate(Run.open(run.path), how=how, device=config.device), spec["file"])
 
 
 def main() -> None:

@@ -53,6 +53,14 @@ class Options:
     missing: float = 0.0
     """Of modalities: share that is left out of training."""
 
+    def check(self, experiment: Experiment) -> None:
+        """Raise for what means nothing to a table."""
+        if self.missing and not experiment.modalities:
+            raise ConfigError("missing is for modalities, and the table is of images")
+        if self.views and experiment.modalities:
+            raise ConfigError("views is for images, and the table is of modalities")
+        self.chosen(())
+
     def chosen(self, objectives: Sequence[str]) -> list[str]:
         if unknown := [name for name in self.objectives if name not in (*ALL, "supervised")]:
             raise ConfigError(f"no objective {unknown[0]!r} in the paper's tables, only {', '.join(ALL)}, supervised")
@@ -63,14 +71,17 @@ class Options:
 
     def sources(self, default: Sequence[str]) -> list[tuple[str, str]]:
         """Names and where the data of that name is."""
-        pairs = []
+        pairs: dict[str, str] = {}
         for given in self.data or default:
             name, equals, path = given.partition("=")
-            if not equals:
-                name, path = (Path(given).stem, given) if Path(given).suffix else (given, given)
-                path = RECIPES[name].data if name in RECIPES else path
-            pairs.append((name, path))
-        return pairs
+            if Path(given).expanduser().exists():
+                name, path = Path(given).stem, given
+            elif not equals:
+                path = RECIPES[given].data if given in RECIPES else given
+            if name in pairs:
+                raise ConfigError(f"two data sets are called {name!r}: give them names, as in --data one={path}")
+            pairs[name] = path
+        return list(pairs.items())
 
     def reduced(self, config: Config) -> Config:
         changes: dict[str, Any] = {"released": self.released}
@@ -93,8 +104,8 @@ class Experiment:
     """The paper's figure for a place and a metric, in its setting."""
     along: str | None = None
     """The part of the places that is the horizontal axis of its figure."""
-    rates: bool = False
-    """At the paper's scale the learning rate is chosen among `RATES`, by the validation split."""
+    modalities: bool = False
+    """Of modalities: at the paper's scale the learning rate is chosen among `RATES`, by the validation split."""
 
 
 def real_name(objective: str, released: bool) -> str:
@@ -134,8 +145,8 @@ def modality_cells(options: Options, objectives: Sequence[str]) -> Iterator[Cell
             supervised = objective == "supervised"
             changes = {"supervised": True} if supervised else {"objective": real_name(objective, options.released)}
             config = dataclasses.replace(own, data=path, missing=options.missing, **changes)
-            # Raw features and subsets are the same whatever the objective: once is enough.
-            how = EvaluationConfig(few=(), baselines=objective == "mv-dhel", subsets=objective == "mv-dhel")
+            # What it is compared with is the same whatever the objective: once is enough.
+            how = EvaluationConfig(few=(), baselines=objective == "mv-dhel")
             yield from seeds_of(options.reduced(config), how, options, data=name, objective=objective)
 
 
@@ -274,8 +285,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "multimodal": Experiment(
         "modalities as views: every objective beside supervised training",
         lambda options: modality_cells(options, (*ALL, "supervised")),
-        ("linear", "common", "own", "mae"), ("data", "objective"), (), _multimodal_claims,
-        lambda place, metric: paper.multimodal(place, {"mae": "mae"}.get(metric, "accuracy")),
-        rates=True,
+        ("linear", "common", "own", "has0", "mult", "mae", "own-has0", "own-mult", "own-mae"),
+        ("data", "objective"), (), _multimodal_claims, paper.multimodal, modalities=True,
     ),
 }  # fmt: skip

@@ -40,8 +40,9 @@ class Launch:
     def __call__(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Run those that are not done, once each; why some failed, by their names."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        waiting = list({cell.name: cell for cell in cells if cell.found(self.folder) is None}.values())
-        done = len({cell.name for cell in cells}) - len(waiting)
+        once = {(cell.name, cell.file): cell for cell in cells}
+        waiting = [cell for cell in once.values() if cell.found(self.folder) is None]
+        done = len(once) - len(waiting)
         self.say(f"{done} of {done + len(waiting)} cells are done" + (f", {len(waiting)} to go" if waiting else ""))
         if not waiting:
             return {}

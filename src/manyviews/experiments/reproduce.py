@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from manyviews import __version__
+from manyviews.data import load_dataset
 from manyviews.experiments import theorem as limits
 from manyviews.experiments.cells import Cell
 from manyviews.experiments.claims import Claim
@@ -16,7 +18,7 @@ from manyviews.experiments.grids import EXPERIMENTS, RATES, Experiment, Options
 from manyviews.experiments.launch import Launch
 from manyviews.experiments.principles import principles
 from manyviews.experiments.results import METRICS, Results
-from manyviews.experiments.subsets import subset_tables
+from manyviews.experiments.subsets import compared_with, subset_tables
 from manyviews.experiments.tables import Table, long_form, pivoted, table_of_claims
 from manyviews.training import ConfigError, EvaluationConfig
 from manyviews.training.config import nearest
@@ -60,36 +62,62 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
     if name == "theorem":
         return _theorem(options, output)
     experiment = experiment_of(name)
-    cells = list(experiment.cells(options))
-    if not cells:
-        raise ConfigError(f"{name} has no cells left: fewer --objectives or --views than it knows were chosen")
+    cells = cells_of(name, options)
     tables: list[Table] = []
     failed: dict[str, str] = {}
-    if experiment.rates and options.scale == "paper":
+    if searched(experiment, options):
         cells, rates, failed = with_best_rate(cells, launch)
         tables.append(rates)
     failed |= launch(cells)
     results = Results.of(cells, launch.folder, experiment.metrics)
     same = options.scale == "paper"
-    tables = [*pivoted(experiment, results, same), *subset_tables(cells, launch.folder), *tables]
+    beside = compared_with(cells, launch.folder) if experiment.modalities else []
+    subsets = subset_tables(cells, launch.folder) if experiment.modalities else []
+    tables = [*pivoted(experiment, results, same), *beside, *subsets, *tables]
     figures = []
     if experiment.along and any(results.values.values()):
         figures = along_figure(results, experiment.along, experiment.metrics, output / name)
     write_atomically(output / f"{name}.csv", long_form(experiment, results, same))
-    told = [cell.told for cell in cells if cell.name in failed]
+    told = [f"{cell}: {reason}" for cell, reason in failed.items()]
     outcome = _written(name, options, output, tables, list(experiment.claims(results)), cells, told)
     return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
 
 
-def with_best_rate(cells: Sequence[Cell], launch: Launch) -> tuple[list[Cell], Table, dict[str, str]]:
-    """The cells with the learning rate that did best on the validation split with the first seed, never on the test."""
+def cells_of(name: str, options: Options) -> list[Cell]:
+    """The cells of a table, each of which can be trained."""
+    experiment = experiment_of(name)
+    options.check(experiment)
+    cells = list(experiment.cells(options))
+    if not cells:
+        raise ConfigError(f"{name} has none of these --objectives or --views")
+    for cell in cells:
+        cell.config.check()
+    return cells
+
+
+def searched(experiment: Experiment, options: Options) -> bool:
+    """Whether learning rates are tried first."""
+    return experiment.modalities and options.scale == "paper"
+
+
+def rate_cells(cells: Sequence[Cell]) -> dict[tuple[object, float], Cell]:
+    """Those that try a learning rate with the first seed, by place and rate."""
     how = EvaluationConfig(few=(), baselines=False, subsets=False, split="valid")
-    first = {tuple(cell.place.items()): cell for cell in cells if cell.config.seed == 0}
-    tried = {
-        (place, rate): Cell(dataclasses.replace(cell.config, learning_rate=rate), how, cell.place)
-        for place, cell in first.items()
+    return {
+        (tuple(cell.place.items()), rate): Cell(dataclasses.replace(cell.config, learning_rate=rate), how, cell.place)
+        for cell in cells
+        if cell.config.seed == 0
         for rate in RATES
     }
+
+
+def with_best_rate(cells: Sequence[Cell], launch: Launch) -> tuple[list[Cell], Table, dict[str, str]]:
+    """The cells with the learning rate that did best on the validation split with the first seed, never on the test."""
+    for source in {cell.config.data for cell in cells}:
+        if not {"valid", "test"} <= set(load_dataset(source).splits):
+            raise ConfigError(f"a learning rate is chosen on valid and judged on test, and {source} has not both")
+    first = {tuple(cell.place.items()): cell for cell in cells if cell.config.seed == 0}
+    tried = rate_cells(cells)
     failed = launch(list(tried.values()))
     chosen: dict[object, float] = {}
     rows = []
@@ -114,11 +142,11 @@ def _worth(cell: Cell, folder: Path) -> float | None:
     found = cell.found(folder)
     if found is None:
         return None
-    own = METRICS["own"].of(found) if cell.config.supervised else None
-    error = METRICS["mae"].of(found)
-    if own is not None and error is None:
-        return own
-    return METRICS["linear"].of(found) if error is None else -error
+    own = "own-" if cell.config.supervised else ""
+    if errors := METRICS[f"{own}mae"].of(found):
+        return -statistics.fmean(errors)
+    scores = METRICS["own" if cell.config.supervised else "linear"].of(found)
+    return scores[0] if scores else None
 
 
 def _theorem(options: Options, output: Path) -> Outcome:

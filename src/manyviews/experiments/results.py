@@ -1,4 +1,4 @@
-"""What the cells of a table gave: for each place and metric, a value of each seed."""
+"""What the cells of a table gave: for each place and metric, a value of each seed (and layer)."""
 
 from __future__ import annotations
 
@@ -15,56 +15,59 @@ Found = dict[str, Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of an evaluation."""
+    """Numbers of an evaluation: one, or one of each linear layer that was fitted."""
 
     name: str
-    of: Callable[[Found], float | None]
+    of: Callable[[Found], list[float]]
     digits: int = 1
     higher: bool = True
     """Is better."""
 
     def told(self, values: Sequence[float]) -> str:
-        """Mean, and deviation where there are several seeds."""
+        """Mean, and deviation where there are several."""
         mean = f"{statistics.fmean(values):.{self.digits}f}"
         return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{self.digits}f}"
 
 
-def score(representation: str, kind: str) -> Callable[[Found], float | None]:
-    """A score in percent; of quantities the mean of the layers' accuracy of two classes."""
+def _score(representation: str, kind: str) -> Callable[[Found], list[float]]:
+    """Of classes, in percent."""
 
-    def of(found: Found) -> float | None:
-        scores = (found["scores"] or {}).get(representation)
-        if scores is None:
-            return None
-        if "heads" not in scores:
-            return 100 * scores[kind] if kind in scores else None
-        names = [name for name in ("Has0_acc_2", "Mult_acc_2") if name in scores["heads"][0]]
-        return 100 * statistics.fmean(head[names[0]] for head in scores["heads"]) if names else None
+    def of(found: Found) -> list[float]:
+        scores = (found["scores"] or {}).get(representation, {})
+        return [100 * scores[kind]] if kind in scores else []
 
     return of
 
 
-def _error(found: Found) -> float | None:
-    scores = (found["scores"] or {}).get("trained encoder", {})
-    return statistics.fmean(head["MAE"] for head in scores["heads"]) if "heads" in scores else None
+def _layers(representation: str, metric: str, times: float) -> Callable[[Found], list[float]]:
+    """Of quantities, from each layer."""
+
+    def of(found: Found) -> list[float]:
+        layers = (found["scores"] or {}).get(representation, {}).get("heads", [])
+        return [times * layer[metric] for layer in layers if metric in layer]
+
+    return of
 
 
-def _geometry(name: str) -> Callable[[Found], float | None]:
-    def of(found: Found) -> float | None:
+def _geometry(name: str) -> Callable[[Found], list[float]]:
+    def of(found: Found) -> list[float]:
         shape = (found["geometry"] or {}).get("z")
-        if shape is None:
-            return None
-        return float(shape.get("all", shape)[name])
+        return [] if shape is None else [float(shape.get("all", shape)[name])]
 
     return of
 
 
 METRICS = {
-    "linear": Metric("linear probe, %", score("trained encoder", "linear")),
-    "knn": Metric("kNN, %", score("trained encoder", "knn")),
-    "common": Metric("mean embedding, %", score("mean embedding", "linear")),
-    "own": Metric("own layer, %", score("its own layer", "linear")),
-    "mae": Metric("MAE", _error, 3, higher=False),
+    "linear": Metric("linear probe, %", _score("trained encoder", "linear")),
+    "knn": Metric("kNN, %", _score("trained encoder", "knn")),
+    "common": Metric("mean embedding, %", _score("mean embedding", "linear")),
+    "own": Metric("own layer, %", _score("its own layer", "linear")),
+    "has0": Metric("Has0_acc_2, %", _layers("trained encoder", "Has0_acc_2", 100)),
+    "mult": Metric("Mult_acc_2, %", _layers("trained encoder", "Mult_acc_2", 100)),
+    "mae": Metric("MAE", _layers("trained encoder", "MAE", 1), 3, higher=False),
+    "own-has0": Metric("Has0_acc_2 of its own layer, %", _layers("its own layer", "Has0_acc_2", 100)),
+    "own-mult": Metric("Mult_acc_2 of its own layer, %", _layers("its own layer", "Mult_acc_2", 100)),
+    "own-mae": Metric("MAE of its own layer", _layers("its own layer", "MAE", 1), 3, higher=False),
     "alignment": Metric("alignment", _geometry("alignment"), 3, higher=False),
     "uniformity": Metric("uniformity (Wasserstein)", _geometry("wasserstein"), 4, higher=False),
     "rank": Metric("rank", _geometry("rank"), 0),
@@ -86,9 +89,8 @@ class Results:
             found = cell.found(folder)
             here = results.values.setdefault(tuple(cell.place.items()), {})
             for name in names if found is not None else ():
-                value = METRICS[name].of(found or {})
-                if value is not None:
-                    here.setdefault(name, []).append(value)
+                if values := METRICS[name].of(found or {}):
+                    here.setdefault(name, []).extend(values)
         return results
 
     @property
@@ -100,7 +102,7 @@ class Results:
         return list(dict.fromkeys(place[name] for place in self.places if name in place))
 
     def all(self, metric: str, **place: Any) -> list[float]:
-        """Of each seed, at the one place that has these parts."""
+        """Of each seed (and layer), at the one place that has these parts."""
         here = [
             values
             for key, values in self.values.items()

@@ -1,10 +1,11 @@
-"""Tables of what every subset of modalities is worth, from the cells that looked at it."""
+"""Tables of modalities: what each subset of them is worth, and what they are compared with."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from manyviews.experiments.cells import Cell
 from manyviews.experiments.tables import Table
@@ -15,20 +16,50 @@ KINDS = {
     "filled": "one probe, mean filled in",
     "common": "one probe, common space",
 }
+BESIDE = ("majority", "raw features", "untrained encoder")
 
 
 def subset_tables(cells: Sequence[Cell], folder: Path) -> Iterator[Table]:
-    """For each place whose evaluations have subsets: the mean over seeds, accuracy in percent or MAE."""
+    """For each place whose evaluations have subsets: mean and deviation over seeds, accuracy in percent or MAE."""
+    for place, found in _places(cells, folder):
+        subsets = [one["subsets"] for one in found if one.get("subsets")]
+        if not subsets:
+            continue
+        first = next(iter(subsets[0].values()))["scores"]
+        metric = "accuracy" if "accuracy" in first["own"] else "MAE"
+        rows = []
+        for name in subsets[0]:
+            scores = [one[name]["scores"] for one in subsets if name in one]
+            rows.append((name, *(_told([one[kind][metric] for one in scores], metric) for kind in first)))
+        title = f"{metric} of every subset of modalities: {', '.join(str(value) for _, value in place)}"
+        yield Table(title, ("modalities", *(KINDS[kind] for kind in first)), tuple(rows))
+
+
+def compared_with(cells: Sequence[Cell], folder: Path) -> Iterator[Table]:
+    """The scores of who has learned nothing: the majority, raw features, the untrained encoder."""
+    rows = []
+    for place, found in _places(cells, folder):
+        scores = [one["scores"] for one in found if one.get("scores") and "raw features" in one["scores"]]
+        if scores:
+            rows.append((str(dict(place)["data"]), *(_worth([one[name] for one in scores]) for name in BESIDE)))
+    if rows:
+        yield Table("What it is compared with: linear probe in %, or MAE", ("data", *BESIDE), tuple(rows))
+
+
+def _places(cells: Sequence[Cell], folder: Path) -> Iterator[tuple[tuple[tuple[str, Any], ...], list[dict[str, Any]]]]:
+    """For each place what was found there, of all seeds."""
     for place in dict.fromkeys(tuple(cell.place.items()) for cell in cells):
         alike = [cell.found(folder) for cell in cells if tuple(cell.place.items()) == place]
-        found = [one["subsets"] for one in alike if one is not None and one.get("subsets")]
-        if not found:
-            continue
-        metric = "accuracy" if "accuracy" in next(iter(found[0].values()))["own"] else "MAE"
-        rows = []
-        for name in found[0]:
-            means = [statistics.fmean(one[name][kind][metric] for one in found) for kind in KINDS]
-            rows.append((name, *(f"{100 * mean:.1f}" if metric == "accuracy" else f"{mean:.3f}" for mean in means)))
-        where = ", ".join(str(value) for _, value in place)
-        title = f"{metric} of every subset of modalities: {where}"
-        yield Table(title, ("modalities", *KINDS.values()), tuple(rows))
+        yield place, [one for one in alike if one is not None]
+
+
+def _worth(scores: Sequence[dict[str, Any]]) -> str:
+    if "heads" in scores[0]:
+        return _told([head["MAE"] for one in scores for head in one["heads"]], "MAE")
+    return _told([one["linear"] for one in scores], "accuracy")
+
+
+def _told(values: Sequence[float], metric: str) -> str:
+    times, digits = (100, 1) if metric == "accuracy" else (1, 3)
+    mean = f"{times * statistics.fmean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {times * statistics.stdev(values):.{digits}f}"

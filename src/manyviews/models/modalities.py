@@ -5,16 +5,18 @@ What an instance lacks is not encoded at all: its rows cost nothing, and its h a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from manyviews.data import Split
 from manyviews.models.embedder import Embedded
-from manyviews.models.encoders import get_encoder, representation_dim
+from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
 from manyviews.models.features import SequenceEncoder, Standardise, VectorEncoder
 
 Kind = Literal["sequence", "vector", "image"]
@@ -89,7 +91,9 @@ class ModalityEncoder(nn.Module):
         for name, (kind, features) in about.modalities.items():
             inputs[name] = _Unit() if kind == "image" else Standardise(features)
             if kind == "image":
-                encoders[name] = get_encoder(about.image_encoder)
+                # Another package's keeps what it makes of itself, also where ours are built without memory.
+                with nullcontext() if about.image_encoder in ENCODERS else torch.device("cpu"):
+                    encoders[name] = get_encoder(about.image_encoder)
             elif kind == "sequence":
                 encoders[name] = SequenceEncoder(features, about.dim, about.layers, about.heads, about.dropout)
             else:
@@ -110,7 +114,7 @@ class ModalityEncoder(nn.Module):
             if name not in split.modalities:
                 raise ValueError(f"there is no modality {name!r}, only {', '.join(split.modalities)}")
             if name in split.present and not split.present[name].any():
-                raise ValueError(f"{name} is missing in all instances: leave it out")
+                raise ValueError(f"{name} is missing in all training instances: leave it out of the modalities")
             rows = split.modalities[name]
             if not isinstance(rows, Tensor) or rows.dim() == 4:
                 kinds[name] = ("image", 0)
@@ -134,7 +138,8 @@ class ModalityEncoder(nn.Module):
                 continue
             own = self.inputs[number](rows[number][there].to(like))
             steps = (lengths[there, number],) if name in self.sequences else ()
-            h[there, number] = self.adapters[number](self.encoders[number](own, *steps)).to(h)
+            with _running_statistics(self.encoders[number]) if len(own) == 1 else nullcontext():
+                h[there, number] = self.adapters[number](self.encoders[number](own, *steps)).to(h)
         return h
 
     def fused(self, h: Tensor, present: Tensor) -> Tensor:
@@ -152,6 +157,10 @@ class ModalityEncoder(nn.Module):
         for number, (name, part, given) in enumerate(zip(self.names, rows, self.inputs, strict=True)):
             if len(part) != len(present):
                 raise ValueError(f"{name} has {len(part)} instances, and presence {len(present)}")
+            kind, dim = ("images", 4) if isinstance(given, _Unit) else ("vectors", 2)
+            kind, dim = ("sequences", 3) if name in self.sequences else (kind, dim)
+            if isinstance(given, (Standardise, _Unit)) and part.dim() != dim:
+                raise ValueError(f"{name} must be {kind}, as in training, got {tuple(part.shape)}")
             if isinstance(given, Standardise) and part.shape[-1] != len(given.mean):
                 raise ValueError(f"{name} must have {len(given.mean)} features, as in training, got {part.shape[-1]}")
             if name in self.sequences:
@@ -225,6 +234,19 @@ class ModalityEmbedder(nn.Module):
     def forward(self, views: Sequence[Tensor]) -> Embedded:
         h = self.encoder(views)
         return Embedded(h, self.head(h, views[-1]))
+
+
+@contextmanager
+def _running_statistics(encoder: nn.Module) -> Iterator[None]:
+    """Batch norm as in evaluation: a single row has no statistics of its own."""
+    norms = [module for module in encoder.modules() if isinstance(module, _BatchNorm) and module.training]
+    for norm in norms:
+        norm.eval()
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.train()
 
 
 def _nothing_of(*modules: nn.Module, like: Tensor) -> Tensor:

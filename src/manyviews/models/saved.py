@@ -149,7 +149,7 @@ def read_modality_encoder(path: Path) -> ModalityEncoder:
     if not isinstance(about, ModalityDescription):
         raise EncoderError(f"{path} is of images, not of modalities")
     try:
-        with torch.device("meta") if about.image_encoder in ENCODERS else nullcontext():
+        with torch.device("meta"):
             encoder = ModalityEncoder.described(about)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise EncoderError(f"{path}: {error}") from error
@@ -182,8 +182,9 @@ def fill(module: nn.Module, path: Path, what: str) -> None:
     if wrong:
         some = ", ".join(wrong[:3]) + (f", and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise EncoderError(f"{path} holds the weights of another architecture than {what}: {some}")
-    if any(tensor.is_meta for tensor in wanted.values()):
-        module.to_empty(device="cpu")
+    for part in module.modules():
+        if any(tensor.is_meta for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
+            part.to_empty(device="cpu", recurse=False)
     module.load_state_dict(found)
 
 
@@ -217,7 +218,7 @@ def _description(path: Path) -> Description | ModalityDescription:
         if not re.fullmatch(ENCODER_NAME, about.encoder) or not 1 <= about.size <= MOST_PIXELS:
             raise ValueError(f"encoder {about.encoder!r} for images of {about.size} x {about.size}")
         return about
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise EncoderError(f"{path} describes its encoder in a way that cannot be read: {error!r}") from error
 
 

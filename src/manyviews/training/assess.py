@@ -64,22 +64,23 @@ def evaluate(
         config = dataclasses.replace(config, data=str(data), limit=None, missing=0.0)
         dataset = load_dataset(data, strict=config.strict, follow_links=config.follow_links)
     with threads(dataclasses.replace(config, devices=1)):
-        found = evaluated(model.to(device_of(device)), dataset, config, how)
+        found = evaluated(model.to(device_of(device)), dataset, config, how, own=data is None)
     run.write_evaluation(found, evaluation_name(data, dataset.name, how))
     return found
 
 
-def evaluated(model: Model, data: Dataset, config: Config, how: EvaluationConfig) -> dict[str, Any]:
-    """What `evaluate` finds, of a model in memory."""
+def evaluated(model: Model, data: Dataset, config: Config, how: EvaluationConfig, own: bool = True) -> dict[str, Any]:
+    """What `evaluate` finds, of a model in memory, on its own data or on other data."""
     about = {"manyviews": __version__, "source": config.data, "data": data.name}
     if isinstance(model, Embedder):
-        return about | images_evaluated(model, data, config, how)
-    return about | modalities_evaluated(model, data, config, how)
+        return about | images_evaluated(model, data, config, how, own)
+    return about | modalities_evaluated(model, data, config, how, own)
 
 
 def evaluation_name(data: str | Path | None, name: str, how: EvaluationConfig) -> str:
     """The file in a run's directory with its evaluation, on its own data or on other data of this name."""
-    kind = "-".join([{"test": "evaluation", "valid": "validation"}[how.split], *(f"without-{one}" for one in how.drop)])
+    dropped = [re.sub(r"[^\w.-]+", "-", f"without-{one}") for one in sorted(how.drop)]
+    kind = "-".join([{"test": "evaluation", "valid": "validation"}[how.split], *dropped])
     if data is None:
         return f"{kind}.json"
     path = Path(data).expanduser()

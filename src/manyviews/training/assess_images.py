@@ -29,12 +29,14 @@ from manyviews.training.setup import built
 from manyviews.views.keyed import permutation
 
 
-def images_evaluated(embedder: Embedder, data: Dataset, config: Config, how: EvaluationConfig) -> dict[str, Any]:
+def images_evaluated(
+    embedder: Embedder, data: Dataset, config: Config, how: EvaluationConfig, own: bool
+) -> dict[str, Any]:
     assert config.size is not None
     split = tested_split(data, how)
     tests = Part.of(data, split, config.limit if split == "train" else None)
     found: dict[str, Any] = {"split": split}
-    parts = parts_of(data, tests, config)
+    parts = parts_of(data, tests, config, own)
     if isinstance(parts, str):
         found |= {"scores": None, "why": parts}
     else:

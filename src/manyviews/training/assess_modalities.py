@@ -31,7 +31,7 @@ from manyviews.evaluation.progress import tracked
 from manyviews.evaluation.represent import EPOCH
 from manyviews.evaluation.sentiment import Scale, quantity_metrics, weighted_f1
 from manyviews.models import ModalityEmbedder, ModalityEncoder
-from manyviews.training.config import Config
+from manyviews.training.config import Config, ConfigError
 from manyviews.training.modalities import learned_from
 from manyviews.training.scores import (
     MOST_INSTANCES,
@@ -48,27 +48,28 @@ from manyviews.views import ModalityBatches
 from manyviews.views.keyed import permutation
 
 Metrics = dict[str, float]
-Judge = Callable[[Tensor], Metrics]
-"""From representations (n, d) of the test instances to the metrics of what a fitted layer says of them."""
+Layer = Callable[[Tensor], Tensor]
+"""From representations (n, d) to classes or quantities (n,)."""
 
 
 def modalities_evaluated(
-    model: ModalityEmbedder, data: Dataset, config: Config, how: EvaluationConfig
+    model: ModalityEmbedder, data: Dataset, config: Config, how: EvaluationConfig, own: bool
 ) -> dict[str, Any]:
     split = tested_split(data, how)
     # What training was to lack, the probe lacks too; what is dropped, only those who are tested.
     train = learned_from(data, config)
     data = dataclasses.replace(data, splits={**data.splits, "train": train})
     tests = Part.of(data, split, None)
-    parts = parts_of(data, tests, config)
+    parts = parts_of(data, tests, config, own)
+    tested = ModalityBatches(without(tests.split, how.drop), config.modalities).present(tests.index)
+    if not tested.any():
+        raise ConfigError(f"no test instance of {data.name} has a modality left without {', '.join(how.drop)}")
     found: dict[str, Any] = {"split": split, "modalities": list(config.modalities), "dropped": list(how.drop)}
     if isinstance(parts, str):
         found |= {"scores": None, "why": parts}
     else:
-        found |= _Assessment(model, data, config, how, *parts).found()
+        found |= _Assessment(model, data, config, how, own, *parts).found()
         found["held_out"] = split == "train"
-        if split == "train" and config.supervised and config.held_out < len(parts[1].index):
-            found["notes"].append("training has seen the labels of some of these instances: hold some out")
     return found | _between(model, tests, config, how)
 
 
@@ -76,22 +77,29 @@ class _Assessment:
     """Scores of one model's representations, beside others."""
 
     def __init__(
-        self, model: ModalityEmbedder, data: Dataset, config: Config, how: EvaluationConfig, train: Part, test: Part
+        self,
+        model: ModalityEmbedder,
+        data: Dataset,
+        config: Config,
+        how: EvaluationConfig,
+        own: bool,
+        train: Part,
+        test: Part,
     ) -> None:
-        self.model, self.data, self.config, self.how, self.train = model, data, config, how, train
+        self.model, self.data, self.config, self.how, self.own, self.train = model, data, config, how, own, train
         self.test = Part(without(test.split, how.drop), test.index)
         self.names = config.modalities
         self.left = [number for number, name in enumerate(self.names) if name not in how.drop]
         device = next(model.parameters()).device
         self.classes = 0 if train.split.classes is None else len(data.classes)
         self.labels, self.answers = train.labels().to(device), test.labels().to(device)
-        self.scale = None if self.classes else scale_of(train.labels())
+        self.scale = None if self.classes else scale_of(data, how)
+        self.settings = how.settings(data, 0)
         self.known, self.asked = (ModalityBatches(part.split, self.names) for part in (train, self.test))
 
     def found(self) -> dict[str, Any]:
         raw = self.raw()
         own = self.encoded(self.model.encoder)
-        settings = self.how.settings(self.data, 0)
         scores: dict[str, Any] = {"majority": self.majority()}
         if self.how.baselines:
             scores["raw features"] = self.scores(*map(_joined, raw))
@@ -99,20 +107,22 @@ class _Assessment:
             whole = dataclasses.replace(self.config, missing=0.0)
             untrained = built(whole, self.data)[0].encoder.to(self.labels.device)
             assert isinstance(untrained, ModalityEncoder)
-            set_centre(untrained, self.known)
+            set_centre(untrained, self.known, self.train.index)
             scores["untrained encoder"] = self.scores(*map(_joined, self.encoded(untrained)))
         scores["trained encoder"] = self.scores(*map(_joined, own))
-        if self.config.supervised:
+        if not self.config.supervised:
+            scores["mean embedding"] = self.scores(*(self.common(*z) for z in self.embeddings))
+        elif self.own:  # other data may have other labels
             scores["its own layer"] = self.own_layer()
-        else:
-            scores["mean embedding"] = self.scores(*(mean_embedding(*z) for z in self.embeddings))
         return {
             "notes": [*notes_on(self.data, self.train, self.test), *self.notes()],
             "train_instances": len(self.train.index),
             "test_instances": len(self.test.index),
             "labels": "classes" if self.classes else "quantities",
             "scale": self.scale,
-            "probe": probe_told(self.how, settings) if self.classes else {"method": "mae", "heads": self.how.heads},
+            "probe": probe_told(self.how, self.settings)
+            if self.classes
+            else {"method": "mae", "heads": self.how.heads},
             "scores": scores,
             "subsets": self.subsets(raw, own) if self.how.subsets else {},
         }
@@ -136,77 +146,97 @@ class _Assessment:
         pairs = ((self.known, self.train), (self.asked, self.test))
         return [embedded(self.model, rows, part.index)[1:] for rows, part in pairs]
 
+    def common(self, z: Tensor, present: Tensor) -> Tensor:
+        """Mean embeddings; of an instance that has none, that of all training instances."""
+        known, there = self.embeddings[0]
+        everyone = mean_embedding(known, there)[there.any(1)].mean(0)
+        return torch.where(present.any(1, keepdim=True), mean_embedding(z, present), everyone)
+
     def raw(self) -> tuple[list[Tensor], list[Tensor]]:
+        fitted = self.train.split.taken(self.train.index)
         known, asked = (
-            [rows[part.index].to(self.labels.device) for rows in raw_features(part.split, self.names, self.train.split)]
+            [rows[part.index].to(self.labels.device) for rows in raw_features(part.split, self.names, fitted)]
             for part in (self.train, self.test)
         )
         return known, asked
 
     def scores(self, h: Tensor, queries: Tensor) -> dict[str, Any]:
         if not self.classes:
-            return {"heads": [judge(queries) for judge in self.layers(h)]}
+            return {"heads": [self.judged(layer(queries)) for layer in self.layers(h)]}
         labels = check_labelled("training representations", h, self.labels, self.classes)
         answers = check_labelled("test representations", queries, self.answers, self.classes)
-        settings = self.how.settings(self.data, 0)
-        return class_scores(h, labels, queries, answers, self.classes, self.how, settings)
+        return class_scores(h, labels, queries, answers, self.classes, self.how, self.settings)
 
-    def layers(self, h: Tensor) -> list[Judge]:
+    def layers(self, h: Tensor) -> list[Layer]:
         """Fitted to representations (n, d) of training instances: a probe of classes, or some layers of quantities."""
         if self.classes:
-            probe = linear_probe(h, self.labels, classes=self.classes)
-            return [lambda queries: self.of_classes(probe.logits(queries).argmax(1))]
-        probes = [linear_regression_probe(h, self.labels, seed=seed) for seed in range(self.how.heads)]
-        return [lambda queries, one=one: self.of_quantities(one.predict(queries)) for one in probes]  # type: ignore[misc]
+            options: dict[str, Any] = {"method": "sgd", **self.settings} if self.how.probe == "sgd" else {}
+            probe = linear_probe(h, self.labels, classes=self.classes, **options)
+            return [lambda queries: probe.logits(queries).argmax(1)]
+        given = {"learning_rate": self.how.learning_rate, "epochs": self.how.epochs}
+        settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return [
+            linear_regression_probe(h, self.labels, seed=seed, **settings).predict for seed in range(self.how.heads)
+        ]
 
-    def of_classes(self, guess: Tensor) -> Metrics:
-        return {"accuracy": int((guess == self.answers).sum()) / len(guess), "F1": weighted_f1(guess, self.answers)}
-
-    def of_quantities(self, guess: Tensor) -> Metrics:
+    def judged(self, guess: Tensor, among: Tensor | None = None) -> Metrics:
+        """The metrics of classes or quantities that are said of the test instances, or of some of them."""
+        answers = self.answers
+        if among is not None:
+            guess, answers = guess[among], answers[among]
+        if self.classes:
+            return {"accuracy": int((guess == answers).sum()) / len(guess), "F1": weighted_f1(guess, answers)}
         if self.scale is None:
-            return quantity_metrics(guess, self.answers)
-        return sentiment_metrics(guess, self.answers, self.scale)
+            return quantity_metrics(guess, answers)
+        return sentiment_metrics(guess, answers, self.scale)
 
     def majority(self) -> dict[str, Any]:
         """Of one who knows the training labels alone."""
         if self.classes:
-            return {"linear": self.of_classes(self.labels.mode().values.expand_as(self.answers))["accuracy"]}
+            return {"linear": self.judged(self.labels.mode().values.expand_as(self.answers))["accuracy"]}
         if self.scale is None:
-            return {"heads": [self.of_quantities(self.labels.median().expand_as(self.answers))]}
+            return {"heads": [self.judged(self.labels.median().expand_as(self.answers))]}
         return {"heads": [majority_baseline(self.labels, self.answers, self.scale)]}
 
     def own_layer(self) -> dict[str, Any]:
         """Of the layer that supervised training has fitted itself."""
         _, predictions, _ = embedded(self.model, self.asked, self.test.index)
         if self.classes:
-            return {"linear": self.of_classes(predictions.argmax(1))["accuracy"]}
-        return {"heads": [self.of_quantities(predictions[:, 0])]}
+            return {"linear": self.judged(predictions.argmax(1))["accuracy"]}
+        return {"heads": [self.judged(predictions[:, 0])]}
 
-    def subsets(self, raw: Sequence[list[Tensor]], own: Sequence[list[Tensor]]) -> dict[str, dict[str, Metrics]]:
+    def subsets(self, raw: Sequence[list[Tensor]], own: Sequence[list[Tensor]]) -> dict[str, dict[str, Any]]:
         """Of every subset: raw features and representations with a layer of their own, then one layer for all subsets.
 
         "filled" is fitted to the representations of all modalities; the mean stands for those that are not in the
-        subset. "common" is fitted to the mean embedding, which needs no others.
+        subset. "common" is fitted to the mean embedding, which needs no others. Each is asked of the instances that
+        have something of the subset.
         """
         filled, centre = self.layers(_joined(own[0])), self.model.encoder.centre
-        common = [] if self.config.supervised else self.layers(mean_embedding(*self.embeddings[0]))
-        found: dict[str, dict[str, Metrics]] = {}
+        common = [] if self.config.supervised else self.layers(self.common(*self.embeddings[0]))
+        present = self.asked.present(self.test.index).to(self.answers.device)
+        found: dict[str, dict[str, Any]] = {}
         chosen_ones = [[self.left[place] for place in places] for places in subsets(len(self.left))]
         for chosen in tracked(chosen_ones, "subsets of modalities", len(chosen_ones)):
+            among = present[:, chosen].any(1)
+            if not among.any():
+                continue
             alone = [part if number in chosen else centre[number].expand_as(part) for number, part in enumerate(own[1])]
-            found[" + ".join(self.names[number] for number in chosen)] = one = {
-                "raw": self.of_subset(raw, chosen),
-                "own": self.of_subset(own, chosen),
-                "filled": _mean([judge(_joined(alone)) for judge in filled]),
+            scores = {"raw": self.of_subset(raw, chosen, among)} if self.how.baselines else {}
+            scores |= {
+                "own": self.of_subset(own, chosen, among),
+                "filled": _mean([self.judged(layer(_joined(alone)), among) for layer in filled]),
             }
             if common:
-                z, present = (part[:, chosen] for part in self.embeddings[1])
-                one["common"] = _mean([judge(mean_embedding(z, present)) for judge in common])
+                z, there = (part[:, chosen] for part in self.embeddings[1])
+                scores["common"] = _mean([self.judged(layer(self.common(z, there)), among) for layer in common])
+            name = " + ".join(self.names[number] for number in chosen)
+            found[name] = {"instances": int(among.sum()), "scores": scores}
         return found
 
-    def of_subset(self, parts: Sequence[list[Tensor]], chosen: Sequence[int]) -> Metrics:
+    def of_subset(self, parts: Sequence[list[Tensor]], chosen: Sequence[int], among: Tensor) -> Metrics:
         known, asked = (_joined([part[number] for number in chosen]) for part in parts)
-        return _mean([judge(asked) for judge in self.layers(known)])
+        return _mean([self.judged(layer(asked), among) for layer in self.layers(known)])
 
 
 def without(split: Split, names: Sequence[str]) -> Split:
@@ -214,9 +244,12 @@ def without(split: Split, names: Sequence[str]) -> Split:
     return split.lacking({name: torch.ones(len(split), dtype=torch.bool) for name in names})
 
 
-def scale_of(labels: Tensor) -> Scale | None:
+def scale_of(data: Dataset, how: EvaluationConfig) -> Scale | None:
     """The scale of sentiment that labels lie on; None if they have no sign, or lie on none."""
-    low, high = labels.min().item(), labels.max().item()
+    if how.sentiment != "auto":
+        return None if how.sentiment == "none" else how.sentiment
+    labels = [part.labels for part in data.splits.values() if part.labels is not None]
+    low, high = (min(one.min().item() for one in labels), max(one.max().item() for one in labels))
     if not low < 0 < high:
         return None
     return "sims" if max(-low, high) <= 1 else "mosi" if max(-low, high) <= 3 else None
@@ -224,13 +257,13 @@ def scale_of(labels: Tensor) -> Scale | None:
 
 def _between(model: ModalityEmbedder, tests: Part, config: Config, how: EvaluationConfig) -> dict[str, Any]:
     """Retrieval and geometry; none of a single instance, and no retrieval where there is no common space."""
-    if len(tests.index) < 2:
-        return {"retrieval": {}, "geometry": None}
     index = tests.index[permutation(len(tests.index), config.seed, EPOCH)[:MOST_INSTANCES]]
     h, z, present = embedded(model, ModalityBatches(tests.split, config.modalities), index)
     left = [number for number, name in enumerate(config.modalities) if name not in how.drop]
     names, h, present = [config.modalities[number] for number in left], h[:, left], present[:, left]
     some = present.any(1)
+    if int(some.sum()) < 2:
+        return {"retrieval": {}, "geometry": None}
     geometry = {"instances": int(some.sum()), "views": len(names), "h": geometry_between(h[some], present[some], names)}
     if config.supervised:
         return {"retrieval": {}, "geometry": geometry}

@@ -145,7 +145,8 @@ class Training:
             except FloatingPointError as error:
                 raise self.diverged(str(error), row["step"], row["learning_rate"]) from error
             row |= found
-            self.journal.say(f"step {self.step_number}: " + "  ".join(f"{k} {v:.4g}" for k, v in found.items()))
+            if found:
+                self.journal.say(f"step {self.step_number}: " + "  ".join(f"{k} {v:.4g}" for k, v in found.items()))
             if warning := collapsed(found):
                 self.journal.warn(warning)
         self.pending.append(row)

@@ -71,15 +71,18 @@ class ModalitySource(Source):
         config = dataclasses.replace(config, modalities=names, views=len(names))
         enough = int(contrasted(ModalityBatches(learned_from(data, config), names), config).sum())
         if enough - config.held_out < config.instances:
+            needed = "one" if config.supervised else "two"
+            less = " or --missing" if config.missing else ""
             raise ConfigError(
-                f"a batch of {config.instances} is larger than the {enough} instances of {data.name} that have two of "
-                f"{', '.join(names)}: lower --batch-size"
+                f"a batch of {config.instances} is larger than the {max(0, enough - config.held_out)} instances of "
+                f"{data.name} to train on that have {needed} of {', '.join(names)}: lower --batch-size{less}"
             )
         return config
 
     @staticmethod
     def model(config: Config, data: Dataset) -> ModalityEmbedder:
         split = learned_from(data, config)
+        split = split.taken(apart(len(split), config.seed, config.held_out)[0])
         encoder = ModalityEncoder.for_split(
             split,
             config.modalities,
@@ -133,7 +136,7 @@ class ModalitySource(Source):
 
     def finish(self, model: Any) -> None:
         with quiet():
-            set_centre(model.encoder, self.rows)
+            set_centre(model.encoder, self.rows, self.trained)
 
 
 def outputs(data: Dataset) -> int:
@@ -152,7 +155,8 @@ def learned_from(data: Dataset, config: Config) -> Split:
 
     What is left out is a function of the seed. An instance keeps the last of what it has.
     """
-    split, names = data["train"].first(config.limit), config.modalities
+    names, whole = config.modalities, data["train"]
+    split = whole.taken(torch.arange(min(len(whole), config.limit or len(whole))))
     if not config.missing:
         return split
     there = ModalityBatches(split, names).present(torch.arange(len(split)))

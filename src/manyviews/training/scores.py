@@ -46,6 +46,8 @@ class EvaluationConfig:
     """Score every subset of the modalities too."""
     heads: int = 3
     """Linear layers that are fitted, each with a seed of its own, where labels are quantities."""
+    sentiment: Literal["auto", "mosi", "sims", "none"] = "auto"
+    """Metrics of quantities: of MOSI (-3 to 3), of CH-SIMS (-1 to 1), or none but the error; auto by the labels."""
     split: Literal["test", "valid"] = "test"
     """valid is for choosing among runs: the validation split or, without one, a fifth of the training instances."""
     workers: int = 2
@@ -101,8 +103,8 @@ def tested_split(data: Dataset, how: EvaluationConfig) -> str:
     return next((name for name in order if name in data.splits), "train")
 
 
-def parts_of(data: Dataset, tests: Part, config: Config) -> tuple[Part, Part] | str:
-    """Labelled instances to learn from and to be tested on, or why there are none."""
+def parts_of(data: Dataset, tests: Part, config: Config, own: bool) -> tuple[Part, Part] | str:
+    """Labelled instances to learn from and to be tested on, or why there are none; `own` if it was trained on these."""
     train = Part.of(data, "train", config.limit)
     if train.split.labels is None:
         return f"{data.name} has no labels: no kNN and no linear probe"
@@ -115,8 +117,14 @@ def parts_of(data: Dataset, tests: Part, config: Config) -> tuple[Part, Part] | 
     if tests.split is not train.split:
         return train, tests
     # No test set: a part of the instances stands for one. The encoder may have seen them, but not their labels.
+    # In the same order, what is held out of training comes first.
     order = permutation(len(train.index), config.seed, EPOCH)
     count = len(order) // HELD_OUT
+    if own and (config.supervised or config.objective == "supcon") and config.held_out < count:
+        return (
+            f"{data.name} has no test set, and training has seen the labels: hold {count} instances out of it "
+            f"(--held-out {count})"
+        )
     apart = order[:count].sort().values, order[count:].sort().values
     return dataclasses.replace(train, index=apart[1]), dataclasses.replace(train, index=apart[0])
 

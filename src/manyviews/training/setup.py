@@ -137,9 +137,17 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
         )
     if config.instances % ranks:
         raise ConfigError(f"a batch of {config.instances} instances does not divide among {ranks} ranks")
+    if ranks > 1 and config.sync_batch_norm and any(is_image(data, name) for name in config.modalities):
+        gaps = [name for name in config.modalities if is_image(data, name) and name in data["train"].present]
+        if gaps or config.missing:
+            raise ConfigError("where images are missing, ranks cannot share batch norm: use --no-sync-batch-norm")
     if config.objective == "supcon" and data["train"].classes is None:
         raise ConfigError(f"supcon needs classes as labels, and {data.name} has none: try ntxent")
     return config
+
+
+def is_image(data: Dataset, name: str) -> bool:
+    return getattr(data["train"].modalities[name], "ndim", 4) == 4
 
 
 def built(config: Config, data: Dataset) -> tuple[Model, Loss]:

@@ -1,0 +1,5 @@
+"""Runs -> figures and one self-contained HTML page."""
+
+from manyviews.report.page import write_report
+
+__all__ = ["write_report"]
