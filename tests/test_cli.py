@@ -41,7 +41,18 @@ def test_a_mistake_is_a_message_not_a_traceback(views: str, message: str) -> Non
 def test_help_names_the_commands() -> None:
     done = manyviews("--help")
     assert done.returncode == 0
-    for command in ("train", "evaluate", "embed", "neighbours", "export", "views", "losses"):
+    for command in (
+        "train",
+        "evaluate",
+        "report",
+        "reproduce",
+        "embed",
+        "neighbours",
+        "export",
+        "data",
+        "views",
+        "losses",
+    ):
         assert command in done.stdout
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from manyviews import data, evaluation, export, losses, models, training, views
+    from manyviews import data, evaluation, experiments, export, losses, models, report, training, views
     from manyviews.data import Dataset, DatasetError, load_dataset
     from manyviews.losses import (
         DCL,
@@ -64,6 +64,7 @@ __all__ = [
     "data",
     "evaluate",
     "evaluation",
+    "experiments",
     "export",
     "get_encoder",
     "get_objective",
@@ -72,12 +73,13 @@ __all__ = [
     "load_encoder",
     "losses",
     "models",
+    "report",
     "train",
     "training",
     "views",
 ]
 
-_ROOMS = ("data", "evaluation", "export", "losses", "models", "training", "views")
+_ROOMS = ("data", "evaluation", "experiments", "export", "losses", "models", "report", "training", "views")
 _ELSEWHERE = {
     "Dataset": "data",
     "DatasetError": "data",

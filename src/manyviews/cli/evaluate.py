@@ -196,6 +196,8 @@ def show_geometry(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from manyviews.evaluation.represent import GEOMETRY
+
     geometry = found["geometry"]
     if geometry is None:
         return
@@ -205,20 +207,10 @@ def show_geometry(found: dict[str, Any]) -> None:
     table.add_column("h", justify="right")
     table.add_column("z", justify="right")
     table.add_column("h representations, z embeddings")
-    for name, says in _GEOMETRY.items():
+    for name, says in GEOMETRY.items():
         table.add_row(name, *(_value(geometry[key], name) for key in "hz"), says)
     Console().print(table, markup=False)
 
 
 def _value(shape: dict[str, Any], name: str) -> str:
     return f"{shape[name]} of {shape['dimensions']}" if name == "rank" else f"{shape[name]:.3f}"
-
-
-_GEOMETRY = {
-    "alignment": "distance² of two views, 0 best",
-    "uniformity": "0 for one point, -4 spread evenly",
-    "wasserstein": "1 for one point, 0 spread evenly",
-    "recall@1": "another view is the nearest",
-    "rank": "dimensions filled",
-    "rankme": "dimensions used evenly",
-}

@@ -85,6 +85,17 @@ def augmented(encoder: nn.Module, images: Images, size: int, seed: int = 0, work
     return augment
 
 
+GEOMETRY = {
+    "alignment": "distance² of two views, 0 best",
+    "uniformity": "0 for one point, -4 spread evenly",
+    "wasserstein": "1 for one point, 0 spread evenly",
+    "recall@1": "another view is the nearest",
+    "rank": "dimensions filled",
+    "rankme": "dimensions used evenly",
+}
+"""What is found of embeddings, and what to think of it."""
+
+
 def geometry_of(z: Tensor) -> dict[str, Any]:
     """The geometry of embeddings (M, N, d), as numbers to write down.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from manyviews.evaluation.represent import GEOMETRY
 from manyviews.report.account import Account
 from manyviews.report.scales import percent, plain
 
@@ -137,16 +138,6 @@ def _draws(shares: Sequence[float] | None) -> Cell:
     mean = statistics.fmean(shares)
     spread = f" ± {100 * statistics.stdev(shares):.1f}" if len(shares) > 1 else ""
     return Cell(percent(mean) + spread, mean)
-
-
-GEOMETRY = {
-    "alignment": "distance² of two views, 0 best",
-    "uniformity": "0 for one point, -4 spread evenly",
-    "wasserstein": "1 for one point, 0 spread evenly",
-    "recall@1": "another view is the nearest",
-    "rank": "dimensions filled",
-    "rankme": "dimensions used evenly",
-}
 
 
 def geometry_table(account: Account) -> Table | None:
