@@ -83,7 +83,7 @@ def test_parts_of_a_table_can_be_chosen() -> None:
     for name, options, message in (
         ("table1", Options(objectives=("mvdhel",)), "no objective 'mvdhel' in the paper's tables, only pwe"),
         ("table1", Options(objectives=("supervised",)), "table1 has none of these --objectives or --views"),
-        ("table1", Options(missing=0.3), "missing is for modalities, and the table is of images"),
+        ("table1", Options(missing=0.3), "missing and subsets are for modalities, and the table is of images"),
         ("multimodal", Options(views=(3,)), "views is for images, and the table is of modalities"),
         ("multimodal", Options(missing=3.0), "missing is a share, from 0 to less than 1, got 3.0"),
         ("multimodal", Options(data=("x=a.npz", "x=b.npz"), objectives=("pvc",)), "two data sets are called"),
@@ -271,7 +271,9 @@ def test_the_learning_rate_is_chosen_on_the_validation_split_alone(tmp_path: Pat
 
 def test_modalities_have_a_table_and_one_of_subsets(tmp_path: Path) -> None:
     data = bundle(tmp_path / "three.npz")
-    options = Options(scale="smoke", data=(data,), objectives=("mv-dhel", "supervised"), epochs=1, missing=0.2)
+    options = Options(
+        scale="smoke", data=(data,), objectives=("mv-dhel", "supervised"), epochs=1, missing=0.2, subsets=True
+    )
     folder = tmp_path / "results" / "runs"
     outcome = reproduce("multimodal", options, Launch(folder, jobs=2, say=lambda _: None), tmp_path / "results")
     assert outcome.failed == {}

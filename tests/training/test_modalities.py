@@ -20,10 +20,13 @@ from manyviews.evaluation import (
     sentiment_metrics,
     uniformity,
 )
+from manyviews.evaluation.modalities import mean_embedding
+from manyviews.models.modalities import known_steps
 from manyviews.training import Config, ConfigError, EvaluationConfig, InterruptedTraining, Run, evaluate, train
 from manyviews.training.modalities import learned_from
 from manyviews.training.optimisers import learning_rate
 from manyviews.training.setup import built, fitted
+from manyviews.training.source import apart
 from manyviews.views import ModalityBatches, batches
 from tests.training.bundle import MODAL, NAMES, bundle
 from tests.training.small import assert_same_run, finished, flags, last_checkpoint, tensors
@@ -374,3 +377,102 @@ def test_mistakes_of_the_data_are_named(gaps: str, run: Run, tmp_path: Path) -> 
     np.savez(tmp_path / "narrow.npz", **other)
     with pytest.raises(ValueError, match="audio must have 4 features, as in training, got 3"):
         evaluate(run, data=tmp_path / "narrow.npz")
+
+
+def arrays_of(path: str) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def test_labels_that_were_trained_on_score_nothing(gaps: str, tmp_path: Path) -> None:
+    only = {key: array for key, array in arrays_of(gaps).items() if key.startswith("train/")}
+    np.savez(tmp_path / "only.npz", **only)
+    config = modal(tmp_path / "only.npz", supervised=True, probe=True)
+    for name, changes in (("supervised", {}), ("supcon", {"supervised": False, "objective": "supcon"})):
+        run = train(dataclasses.replace(config, **changes), output=tmp_path / name, quiet=True)
+        assert run.evaluation["scores"] is None
+        assert "training has seen the labels: hold 16 instances out of it (--held-out 16)" in run.evaluation["why"]
+    run = train(dataclasses.replace(config, held_out=16), output=tmp_path / "held", quiet=True)
+    assert run.evaluation["test_instances"] == 16
+    assert run.evaluation["held_out"]
+    contrastive = train(dataclasses.replace(config, supervised=False), output=tmp_path / "plain", quiet=True)
+    assert contrastive.evaluation["test_instances"] == 16  # whose labels it has not seen
+    other = evaluate(tmp_path / "supervised", data=gaps, how=EvaluationConfig(few=(), subsets=False))
+    assert "its own layer" not in other["scores"]  # other data may have other labels
+
+
+def test_what_is_held_out_decides_nothing(gaps: str) -> None:
+    data = mv.load_dataset(gaps)
+    config = fitted(modal(gaps, held_out=40, supervised=True), data, 1)
+    trained, _, _ = apart(80, config.seed, 40)
+    embedder, _ = built(config, data)
+    rows = known_steps(data["train"].taken(trained), "text")
+    torch.testing.assert_close(embedder.encoder.inputs[0].mean, rows.mean(0), atol=1e-5, rtol=1e-4)
+
+
+def test_subsets_are_asked_of_those_who_have_something_of_them(run: Run, gaps: str) -> None:
+    found = evaluate(run, how=EvaluationConfig(few=(), baselines=False))
+    data = mv.load_dataset(gaps)
+    there = data["test"].present["audio"]
+    audio = found["subsets"]["audio"]
+    assert audio["instances"] == int(there.sum()) < 40
+    assert found["subsets"]["text"]["instances"] == 40
+    assert "raw" not in audio["scores"]
+    (h, *_), (queries, *_) = (encoded(run, data, split) for split in ("train", "test"))
+    probe = linear_probe(h[:, 16:32], data["train"].labels, classes=3)
+    expected = probe.accuracy(queries[there, 16:32], data["test"].labels[there])
+    assert audio["scores"]["own"]["accuracy"] == pytest.approx(expected, abs=0.05)
+
+
+def test_an_instance_without_anything_is_taken_for_the_mean(run: Run, gaps: str, tmp_path: Path) -> None:
+    other = arrays_of(gaps)
+    keep = np.isnan(other["test/audio"]).any(1)
+    for name in ("text", "video"):
+        other[f"test/{name}_present"] = keep  # some have audio alone, others text and video
+    np.savez(tmp_path / "apart.npz", **other)
+    found = evaluate(run, data=tmp_path / "apart.npz", how=EvaluationConfig(few=(), baselines=False, drop=("audio",)))
+    gone = int((~keep).sum())
+    assert found["notes"] == [f"{gone} test instances have no modality left once audio is dropped: they get the prior"]
+    data = mv.load_dataset(gaps)
+    _, z, there = encoded(run, data, "train")
+    everyone = mean_embedding(z, there)
+    probe = linear_probe(everyone, data["train"].labels, classes=3)
+    prior = probe.logits(everyone.mean(0, keepdim=True)).argmax(1)
+    test = mv.load_dataset(tmp_path / "apart.npz")["test"]
+    _, asked, present = encoded(run, mv.load_dataset(tmp_path / "apart.npz"), "test")
+    seen = mean_embedding(asked[:, [0, 2]], present[:, [0, 2]])
+    guess = torch.where(present[:, 0], probe.logits(seen).argmax(1), prior)
+    expected = (guess == test.labels).double().mean().item()
+    assert found["scores"]["mean embedding"]["linear"] == pytest.approx(expected, abs=0.06)
+
+
+def test_nobody_left_is_said_before_any_work(run: Run, gaps: str, tmp_path: Path) -> None:
+    other = arrays_of(gaps)
+    for name in ("text", "video"):
+        other[f"test/{name}_present"] = np.zeros(40, bool)
+    other["test/audio"] = np.nan_to_num(other["test/audio"])
+    np.savez(tmp_path / "audio.npz", **other)
+    with pytest.raises(ConfigError, match="no test instance of audio has a modality left without audio"):
+        evaluate(run, data=tmp_path / "audio.npz", how=EvaluationConfig(drop=("audio",)))
+    other["test/audio"] = np.repeat(other["test/audio"][:, None], 2, 1)
+    other["train/audio"] = np.repeat(np.nan_to_num(other["train/audio"])[:, None], 2, 1)
+    np.savez(tmp_path / "steps.npz", **other)
+    with pytest.raises(ValueError, match=r"audio must be vectors, as in training, got \(\d+, 2, 4\)"):
+        evaluate(run, data=tmp_path / "steps.npz")
+
+
+def test_few_images_among_features_train(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    arrays = {"x": generator.normal(size=(64, 5)), "z": generator.normal(size=(64, 5)), "label": np.arange(64) % 2}
+    arrays |= {"photo": generator.integers(0, 256, (64, 8, 8, 3), np.uint8), "photo_present": np.arange(64) % 9 == 0}
+    np.savez(tmp_path / "few.npz", **arrays)
+    config = modal(tmp_path / "few.npz", epochs=2, modalities=("x", "z", "photo"))
+    run = train(config, output=tmp_path / "run", quiet=True)
+    assert all(math.isfinite(row["loss"]) for row in run.metrics)
+    with pytest.raises(ConfigError, match="where images are missing, ranks cannot share batch norm"):
+        fitted(modal(tmp_path / "few.npz"), mv.load_dataset(tmp_path / "few.npz"), 2)
+    arrays |= {"test/x": arrays["x"], "test/z": arrays["z"], "test/label": arrays["label"]}
+    arrays["test/photo"] = generator.integers(0, 256, (64, 9, 9, 3), np.uint8)
+    np.savez(tmp_path / "sizes.npz", **arrays)
+    with pytest.raises(mv.DatasetError, match="photo is images of 3 x 8 x 8 in train and images of 3 x 9 x 9 in test"):
+        mv.load_dataset(tmp_path / "sizes.npz")

@@ -52,11 +52,13 @@ class Options:
     """If not the scale's own."""
     missing: float = 0.0
     """Of modalities: share that is left out of training."""
+    subsets: bool = False
+    """Of modalities: score every subset of them for every objective, not for mv-dhel alone."""
 
     def check(self, experiment: Experiment) -> None:
         """Raise for what means nothing to a table."""
-        if self.missing and not experiment.modalities:
-            raise ConfigError("missing is for modalities, and the table is of images")
+        if (self.missing or self.subsets) and not experiment.modalities:
+            raise ConfigError("missing and subsets are for modalities, and the table is of images")
         if self.views and experiment.modalities:
             raise ConfigError("views is for images, and the table is of modalities")
         self.chosen(())
@@ -146,7 +148,8 @@ def modality_cells(options: Options, objectives: Sequence[str]) -> Iterator[Cell
             changes = {"supervised": True} if supervised else {"objective": real_name(objective, options.released)}
             config = dataclasses.replace(own, data=path, missing=options.missing, **changes)
             # What it is compared with is the same whatever the objective: once is enough.
-            how = EvaluationConfig(few=(), baselines=objective == "mv-dhel")
+            once = objective == "mv-dhel"
+            how = EvaluationConfig(few=(), baselines=once, subsets=once or options.subsets)
             yield from seeds_of(options.reduced(config), how, options, data=name, objective=objective)
 
 
