@@ -82,10 +82,13 @@ def reproduce_table(
         return
     outcome = reproduce(table, options, launch, output)
     console = Console()
+    width = console.width
     for one in outcome.tables:
         shown = Table(*one.header, title=one.title)
         for row in one.rows:
             shown.add_row(*row)
+        # Better too wide than cut: a number without its digits says nothing.
+        console.width = max(width, console.measure(shown).maximum)
         console.print(shown, markup=False)
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text}: {claim.numbers}")
