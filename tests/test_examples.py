@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -22,6 +24,14 @@ def test_modalities_of_digits_are_classified_by_every_subset() -> None:
     rows = dict(re.findall(r"│ ([a-z +]+?) +│ ([\d.]+)% +│", said))
     assert len(rows) == 15
     assert float(rows["pixels + fourier + profiles + gradients"]) > 90
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
+def test_code_of_the_documentation_runs(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+    if blocks:
+        (tmp_path / "page.py").write_text("\n".join(blocks))
+        run(str(tmp_path / "page.py"))
 
 
 def test_readme_code_runs(tmp_path: Path) -> None:

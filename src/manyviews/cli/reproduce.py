@@ -88,7 +88,7 @@ def reproduce_table(
         for row in one.rows:
             shown.add_row(*row)
         # Better too wide than cut: a number without its digits says nothing.
-        console.width = max(width, console.measure(shown).maximum)
+        console.width = max(width, console.measure(shown, options=console.options.update(max_width=500)).maximum)
         console.print(shown, markup=False)
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text}: {claim.numbers}")

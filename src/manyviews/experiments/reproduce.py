@@ -170,6 +170,8 @@ def _written(
     """The .md and .tex files."""
     about = MEASURED.get(name) or EXPERIMENTS[name].about
     lines = [f"# {name}: {about}", "", _setting(options, cells), ""]
+    if (output / f"{name}.png").exists():
+        lines += [f"![{about}]({name}.png)", ""]
     for table in (*tables, *([table_of_claims(claims)] if claims else [])):
         lines += [table.markdown(), ""]
     if failed:
