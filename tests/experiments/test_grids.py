@@ -9,7 +9,7 @@ import pytest
 
 from manyviews.experiments import EXPERIMENTS, Cell, Options, paper, reproduce
 from manyviews.experiments.cells import run_spec
-from manyviews.experiments.claims import best, grows, steady
+from manyviews.experiments.claims import best, does_not_grow, grows, steadier, steady
 from manyviews.experiments.estimate import seconds_of
 from manyviews.experiments.grids import RATES
 from manyviews.experiments.launch import Launch
@@ -81,9 +81,10 @@ def test_parts_of_a_table_can_be_chosen() -> None:
     assert cell.place == {"data": "x", "objective": "mv-dhel", "views": 3}
     assert (cell.config.limit, cell.config.epochs, cell.config.data) == (100, 2, "/some/where")
     for name, options, message in (
-        ("table1", Options(objectives=("mvdhel",)), "no objective 'mvdhel' in the paper's tables, only pwe"),
-        ("table1", Options(objectives=("supervised",)), "table1 has none of these --objectives or --views"),
-        ("table1", Options(missing=0.3), "missing and subsets are for modalities, and the table is of images"),
+        ("table1", Options(objectives=("mvdhel",)), "no objective 'mvdhel' in this table, only pwe"),
+        ("table1", Options(objectives=("supervised",)), "no objective 'supervised' in this table"),
+        ("table1", Options(views=(9,)), "table1 has none of these --objectives or --views"),
+        ("table1", Options(missing=0.3), "missing and subsets are for the table of modalities"),
         ("multimodal", Options(views=(3,)), "views is for images, and the table is of modalities"),
         ("multimodal", Options(missing=3.0), "missing is a share, from 0 to less than 1, got 3.0"),
         ("multimodal", Options(data=("x=a.npz", "x=b.npz"), objectives=("pvc",)), "two data sets are called"),
@@ -147,6 +148,17 @@ def test_cells_run_once_in_whatever_process_and_failures_stop_no_other(
         assert weights[0] == weights[1]
 
 
+def test_a_run_of_another_config_and_a_damaged_result_are_not_taken(tmp_path: Path) -> None:
+    (cell,) = small_cells(1)
+    other = dataclasses.replace(cell.config, temperature=0.1)
+    train(other, output=tmp_path / cell.name, quiet=True)
+    with pytest.raises(ConfigError, match=r"cannot go on with another temperature \(was 0.1, now 0.5\)"):
+        run_spec(cell.spec(tmp_path))
+    for damage in ("{", "{}", "[]"):
+        (tmp_path / cell.name / cell.file).write_text(damage)
+        assert cell.state(tmp_path) == "begun"
+
+
 def test_a_launcher_that_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"the launcher slurm needs: pip install 'manyviews\[slurm\]'"):
@@ -174,7 +186,7 @@ SCORES = {"pwe": 0.5, "avg": 0.51, "pvc": 0.52, "mv-infonce": 0.53, "mv-dhel": 0
 
 
 def test_tables_hold_means_deviations_and_the_papers_figures(tmp_path: Path) -> None:
-    options = Options(scale="paper", seeds=3, data=("cifar10",))
+    options = Options(scale="paper", seeds=3, data=("cifar10",), released=True)
     cells = cells_of("table1", options)
     fake(tmp_path / "out" / "runs", cells, SCORES)
     outcome = reproduce("table1", options, Launch(tmp_path / "out" / "runs", say=lambda _: None), tmp_path / "out")
@@ -190,12 +202,12 @@ def test_tables_hold_means_deviations_and_the_papers_figures(tmp_path: Path) -> 
     }  # fmt: skip
     text = (tmp_path / "out" / "table1.md").read_text()
     assert "Scale paper; manyviews" in text
-    assert "objectives by the paper's equations" in text
+    assert "objectives as in the authors' released code" in text
     assert "| mv-dhel has a better linear probe than pwe, avg, pvc, mv-infonce (data cifar10, views 4) | held |" in text
     assert "| linear probe gets better with more views (cifar10, pwe) | not held | 2: 51.0, 3: 51.0, 4: 51.0 |" in text
     latex = (tmp_path / "out" / "table1.tex").read_text()
     assert r"cifar10 & mv-dhel & 56.0 $\pm$ 1.0 (87.4) &" in latex
-    assert latex.count(r"\\") == 6
+    assert latex.startswith("% Scale paper; manyviews")
 
 
 def test_layers_of_quantities_are_pooled_over_seeds_under_their_real_names(tmp_path: Path) -> None:
@@ -238,6 +250,8 @@ def test_claims_say_what_held() -> None:
     assert (claim.held, claim.numbers) == (True, "2: 50.0, 4: 53.0")
     assert grows(results, "uniformity", "views", objective="a").held is True
     assert grows(results, "linear", "views", objective="b").held is None
+    assert does_not_grow(results, "linear", "views", objective="a").held is False
+    assert steadier(results, "uniformity", "views", "a", ["b"]).held is None  # b has no value at 4
     assert steady(results, "linear", "views", 1.0, objective="a").held is False
     assert steady(results, "linear", "views", 3.0, objective="a").held is True
 
@@ -318,4 +332,7 @@ def test_a_name_that_is_none_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no table or figure 'table2': did you mean table1"):
         reproduce("table2", SMOKE, Launch(tmp_path), tmp_path)
     assert METRICS["rank"].told([128.0]) == "128"
-    assert Table("t", ("a|b",), ()).markdown().splitlines()[2] == r"| a\|b |"
+    assert Table("t", ("a|b\n<c>",), ()).markdown().splitlines()[2] == r"| a\|b &lt;c> |"
+    assert r"\textbackslash{}input\{x\}\_\textasciicircum{}" in Table("t", (r"\input{x}_^",), ()).latex()
+    with pytest.raises(ConfigError, match="theorem is measured, not trained: it takes a --scale and nothing else"):
+        reproduce("theorem", Options(scale="smoke", seeds=3), Launch(tmp_path), tmp_path)

@@ -35,7 +35,11 @@ def test_points_lie_as_they_are_said_to() -> None:
         z = points.drawn(4000, generator)
         assert z.shape == (4000, VIEWS, theorem.DIM)
         torch.testing.assert_close(z.norm(dim=2), torch.ones(4000, VIEWS, dtype=torch.float64))
-        second = (z[:, 0].T @ z[:, 0] / 4000).diagonal()
+        first = torch.eye(theorem.DIM, dtype=torch.float64)[0]
+        fallen = (z[:, 0] - first).norm(dim=1) < 1e-9
+        assert fallen.double().mean().item() == pytest.approx(points.collapsed, abs=0.03)
+        rest = z[~fallen, 0]
+        second = (rest.T @ rest / len(rest)).diagonal()
         assert second[: points.spread].sub(1 / points.spread).abs().max() < 0.02
         apart = (z[:, 0] - z[:, 1]).norm(dim=1).max()
         assert (apart < 1e-12) == (points.noise == 0)
@@ -48,7 +52,7 @@ def test_the_limit_of_points_apart_is_that_of_a_slow_sum() -> None:
     for views in z:
         kernels = [np.exp(views[l] @ views[m] / TEMPERATURE) for l in range(VIEWS) for m in range(VIEWS) if l != m]
         terms.append(-np.log(np.mean(kernels)))
-    assert theorem._alignment(points) == pytest.approx(np.mean(terms), abs=4 * np.std(terms) / np.sqrt(2000))
+    assert theorem._alignment(points, seed=1) == pytest.approx(np.mean(terms), abs=4 * np.std(terms) / np.sqrt(2000))
 
 
 def test_luck_is_most_of_what_differs_between_draws_and_nothing_on_average() -> None:
@@ -62,13 +66,31 @@ def test_luck_is_most_of_what_differs_between_draws_and_nothing_on_average() -> 
             assert lucks.mean().abs() < 4 * lucks.std() / 60**0.5
 
 
+def test_a_wrong_limit_does_not_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = theorem._alignment
+    monkeypatch.setattr(theorem, "_alignment", lambda points, seed: right(points, seed) + 0.2 * (seed == 1))
+    _, claims, _ = convergence(1024, 2**12)
+    assert not any(claim.held for claim in claims)
+    monkeypatch.undo()
+    monkeypatch.setattr(theorem, "log_mean_kernel", lambda dim, tau: log_mean_kernel(dim, tau) + 0.2)
+    _, claims, _ = convergence(1024, 2**12)
+    assert not any(claim.held for claim in claims)
+
+
+def test_the_energy_of_a_collapsed_share_is_that_of_a_slow_sum() -> None:
+    points = CASES[2]
+    z = points.drawn(3000, torch.Generator().manual_seed(5))[:, 0]
+    found = ((z @ z.T / TEMPERATURE).logsumexp(1) - math.log(3000)).mean().item()
+    assert theorem._energy(points) == pytest.approx(found, abs=0.05)
+
+
 def test_gaps_fall_as_one_over_the_instances() -> None:
     table, claims, curves = convergence(1024, 2**12)
-    assert len(table.rows) == len(claims) == len(curves) == 6
+    assert len(table.rows) == len(claims) == len(curves) == 8
     assert all(claim.held for claim in claims), [claim.numbers for claim in claims if not claim.held]
-    for (_, objective), points in curves.items():
+    for (name, objective), points in curves.items():
         assert [count for count, _ in points] == [16, 64, 256, 1024]
-        if objective == "mv-infonce":
+        if objective == "mv-infonce" and "one point" not in name:
             assert theorem.rate(*zip(*points, strict=True)) == pytest.approx(-1, abs=0.15)
 
 

@@ -89,3 +89,10 @@ def test_any_modality_is_drawn_with_words_for_those_who_do_not_see_it(shape: tup
     made = drawn(torch.rand(shape), "audio of <3>")
     assert "audio of &lt;3&gt;" in made
     assert len(made) < 1.34 * MOST_OF_ONE + 100
+
+
+def test_an_axis_of_very_small_or_very_large_numbers_has_ticks() -> None:
+    for values in ([1e-14, 2e-14], [-1e308, 1e308], [0.0, 1e-30], [5.0, 5.0]):
+        axis = linear_axis(values, 0, 100)
+        assert len(set(axis.ticks)) == len(axis.ticks) > 1
+        assert axis.low < axis.high

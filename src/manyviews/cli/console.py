@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,6 +38,24 @@ def unasked(summary: str) -> Callable[..., None]:
 
     command.__doc__ = summary
     return command
+
+
+def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """A table of texts, taken to the letter: names of data and modalities are a stranger's.
+
+    Numbers stand to the right, and a table that is wider than the terminal is not cut.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table, console = Table(title=None if title is None else Text(title)), Console()
+    for place, name in enumerate(header):
+        table.add_column(Text(name), justify="right" if place and title is not None else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    wide = console.options.update(max_width=500)
+    Console(width=max(console.width, console.measure(table, options=wide).maximum)).print(table)
 
 
 def first_rank() -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from manyviews.cli.console import Output, unasked
+from manyviews.cli.console import Output, show_table, unasked
 
 if TYPE_CHECKING:
     from manyviews.experiments import Options
@@ -59,18 +59,13 @@ def reproduce_table(
     slurm: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from manyviews.experiments import EXPERIMENTS
     from manyviews.experiments.launch import Launch
     from manyviews.experiments.reproduce import MEASURED, experiment_of, reproduce
 
     if table == "list":
-        listed = Table("table or figure", "what it shows")
-        for name, about in {**{n: e.about for n, e in EXPERIMENTS.items()}, **MEASURED}.items():
-            listed.add_row(name, about)
-        Console().print(listed)
+        tables = {**{name: one.about for name, one in EXPERIMENTS.items()}, **MEASURED}
+        show_table(("table or figure", "what it shows"), list(tables.items()))
         return
     if table not in MEASURED:
         experiment_of(table)
@@ -81,15 +76,9 @@ def reproduce_table(
         _show_cells(table, options, launch)
         return
     outcome = reproduce(table, options, launch, output)
-    console = Console()
-    width = console.width
+    print(outcome.setting)
     for one in outcome.tables:
-        shown = Table(*one.header, title=one.title)
-        for row in one.rows:
-            shown.add_row(*row)
-        # Better too wide than cut: a number without its digits says nothing.
-        console.width = max(width, console.measure(shown, options=console.options.update(max_width=500)).maximum)
-        console.print(shown, markup=False)
+        show_table(one.header, one.rows, one.title)
     for claim in outcome.claims:
         print(f"{claim.verdict}: {claim.text}: {claim.numbers}")
     for name, reason in outcome.failed.items():
@@ -110,26 +99,23 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str | int]:
 
 
 def _show_cells(table: str, options: "Options", launch: "Launch") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from manyviews.evaluation.progress import duration
     from manyviews.experiments.estimate import seconds_of
-    from manyviews.experiments.reproduce import MEASURED, cells_of, experiment_of, rate_cells, searched
+    from manyviews.experiments.reproduce import MEASURED, cells_of, rate_cells, searched
 
     if table in MEASURED:
         print(f"{table} has no cells: it is measured here and now")
         return
     asked = cells_of(table, options)
-    tried = list(rate_cells(asked).values()) if searched(experiment_of(table), options) else []
+    tried = list(rate_cells(searched(asked, options)).values())
     cells = list({cell.name + cell.file: cell for cell in (*tried, *asked)}.values())
     taken = seconds_of([cell for cell in cells if cell.state(launch.folder) != "done"])
-    shown = Table("cell", "what", "state", "training, about")
+    rows = []
     for cell in cells:
-        state = cell.state(launch.folder)
-        shown.add_row(cell.name, cell.told, state, "" if state == "done" else duration(taken[cell.name]))
-    Console().print(shown, markup=False)
-    total = duration(sum(taken.values()) / launch.jobs)
+        time, state = taken.get(cell.name), cell.state(launch.folder)
+        rows.append((cell.name, cell.told, state, time if isinstance(time, str) else duration(time) if time else ""))
+    show_table(("cell", "what", "state", "training, about"), rows)
+    total = duration(sum(time for time in taken.values() if isinstance(time, float)) / launch.jobs)
     print(f"{len(cells)} cells, about {total} of training with {launch.jobs} at once")
     if tried:
         print("the first ones try learning rates; the others then take the best, not the one that is shown")

@@ -63,11 +63,7 @@ class Cell:
 
     def found(self, folder: Path) -> dict[str, Any] | None:
         """What its evaluation found, if it is done."""
-        path = folder / self.name / self.file
-        if not path.exists():
-            return None
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        return _found(folder / self.name / self.file)
 
     def state(self, folder: Path) -> str:
         if self.found(folder) is not None:
@@ -82,6 +78,15 @@ class Cell:
             "path": str((folder / self.name).resolve()),
             "file": self.file,
         }
+
+
+def _found(path: Path) -> dict[str, Any] | None:
+    """An evaluation, if it is there and whole; else it is made again."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"scores", "geometry"} <= set(found) else None
 
 
 def _digest(what: Mapping[str, Any]) -> str:
@@ -103,8 +108,9 @@ def run_spec(spec: Mapping[str, Any]) -> None:
     config, path = Config.from_yaml(spec["config"]), Path(spec["path"])
     given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in spec["how"].items()}
     how = EvaluationConfig(**given)
-    run = train(resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
-    if not (path / spec["file"]).exists():
+    # A run that is there must be of this config.
+    run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
+    if _found(path / spec["file"]) is None:
         run.write_evaluation(evaluate(Run.open(run.path), how=how, device=config.device), spec["file"])
 
 

@@ -16,21 +16,24 @@ from manyviews.training.loop import Training
 from manyviews.training.setup import built, fitted, launched, located, threads
 
 
-def seconds_of(cells: Sequence[Cell]) -> dict[str, float]:
-    """Seconds of training that each cell takes here, by its name; the evaluation is not counted.
+def seconds_of(cells: Sequence[Cell]) -> dict[str, float | str]:
+    """Seconds of training that each cell takes here, by its name, or why it cannot be trained; without the evaluation.
 
     Cells that differ in their seed alone take as long as each other, so that one of them is timed.
     """
-    known: dict[Config, float] = {}
+    known: dict[Config, float | str] = {}
     data: dict[str, Dataset] = {}
-    found = {}
+    found: dict[str, float | str] = {}
     for cell in cells:
         alike = dataclasses.replace(located(cell.config), seed=0)
         if alike not in known:
             source = alike.data
-            if source not in data:
-                data = {source: load_dataset(source, classes=alike.classes)}
-            known[alike] = _timed(alike, data[source])
+            try:
+                if source not in data:
+                    data = {source: load_dataset(source, classes=alike.classes)}
+                known[alike] = _timed(alike, data[source])
+            except (ValueError, OSError) as error:
+                known[alike] = str(error)
         found[cell.name] = known[alike]
     return found
 

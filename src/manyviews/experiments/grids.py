@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from manyviews.experiments import paper
 from manyviews.experiments.cells import Cell, Place
-from manyviews.experiments.claims import Claim, best, grows, steady
+from manyviews.experiments.claims import Claim, best, does_not_grow, grows, steadier, steady
 from manyviews.experiments.results import Results
 from manyviews.training import RECIPES, Config, ConfigError, EvaluationConfig
 
@@ -58,14 +58,14 @@ class Options:
     def check(self, experiment: Experiment) -> None:
         """Raise for what means nothing to a table."""
         if (self.missing or self.subsets) and not experiment.modalities:
-            raise ConfigError("missing and subsets are for modalities, and the table is of images")
+            raise ConfigError("missing and subsets are for the table of modalities")
         if self.views and experiment.modalities:
             raise ConfigError("views is for images, and the table is of modalities")
-        self.chosen(())
 
     def chosen(self, objectives: Sequence[str]) -> list[str]:
-        if unknown := [name for name in self.objectives if name not in (*ALL, "supervised")]:
-            raise ConfigError(f"no objective {unknown[0]!r} in the paper's tables, only {', '.join(ALL)}, supervised")
+        """Of the objectives of a table those that are wanted."""
+        if unknown := [name for name in self.objectives if name not in objectives]:
+            raise ConfigError(f"no objective {unknown[0]!r} in this table, only {', '.join(objectives)}")
         return [name for name in objectives if not self.objectives or name in self.objectives]
 
     def counts(self, views: Sequence[int]) -> list[int]:
@@ -84,6 +84,13 @@ class Options:
                 raise ConfigError(f"two data sets are called {name!r}: give them names, as in --data one={path}")
             pairs[name] = path
         return list(pairs.items())
+
+    @property
+    def papers(self) -> bool:
+        """Whether the setting is that of the paper's tables."""
+        return (
+            self.scale == "paper" and self.released and self.limit is None and self.epochs is None and not self.missing
+        )
 
     def reduced(self, config: Config) -> Config:
         changes: dict[str, Any] = {"released": self.released}
@@ -107,7 +114,7 @@ class Experiment:
     along: str | None = None
     """The part of the places that is the horizontal axis of its figure."""
     modalities: bool = False
-    """Of modalities: at the paper's scale the learning rate is chosen among `RATES`, by the validation split."""
+    """Of modalities alone."""
 
 
 def real_name(objective: str, released: bool) -> str:
@@ -189,10 +196,24 @@ def _fixed_cells(options: Options) -> Iterator[Cell]:
 
 def _other_cells(options: Options) -> Iterator[Cell]:
     compared = ("mv-infonce", "mv-cl1", "mv-dhel", "mv-cl2")
-    yield from image_cells(options, compared, _views(options, (2, 3, 4)), ("imagenet100",))
-    modal = dataclasses.replace(options, data=("ch-sims",) if options.scale == "paper" else ("digits",), limit=None)
-    for cell in modality_cells(dataclasses.replace(modal, epochs=None), compared):
+    modal = tuple(given for given in options.data if _of_modalities(given))
+    images = tuple(given for given in options.data if not _of_modalities(given))
+    default = ("ch-sims",) if options.scale == "paper" else ("digits",)
+    yield from image_cells(
+        dataclasses.replace(options, data=images), compared, _views(options, (2, 3, 4)), ("imagenet100",)
+    )
+    # How much of the images is taken says nothing of modalities.
+    whole = dataclasses.replace(options, data=modal or default, limit=None, epochs=None)
+    for cell in modality_cells(whole, compared):
         yield dataclasses.replace(cell, place={**cell.place, "views": "modalities"})
+
+
+def _of_modalities(given: str) -> bool:
+    """Whether data is known by the name of a recipe, or by its ending, to be a bundle."""
+    name, _, path = given.partition("=")
+    recipe = RECIPES.get(name)
+    known = recipe is not None and recipe.policy == "modalities"
+    return known or Path(path or name).suffix in (".pkl", ".mat", ".npz")
 
 
 def _table_claims(metric: str) -> Callable[[Results], Iterator[Claim]]:
@@ -210,19 +231,27 @@ def _table_claims(metric: str) -> Callable[[Results], Iterator[Claim]]:
 
 def _view_claims(results: Results) -> Iterator[Claim]:
     for data in results.options("data"):
-        for metric in ("linear", "rank", "rankme", "uniformity"):
+        most = max(results.options("views"), default=0, key=float)
+        for objective in results.options("objective"):
+            yield grows(results, "linear", "views", data=data, objective=objective)
+        for winner in ("mv-dhel", "mv-infonce"):
+            yield best(results, "linear", winner, MAIN[:-2], data=data, views=most)
+            yield best(results, "uniformity", winner, MAIN[:-2], data=data, views=most)
+        for metric in ("rank", "rankme"):
             yield grows(results, metric, "views", data=data, objective="mv-dhel")
-        for metric in ("linear", "rank", "rankme", "uniformity"):
-            most = max(results.options("views"), default=0, key=float)
             yield best(results, metric, "mv-dhel", MAIN[:-1], data=data, views=most)
+            for objective in results.options("objective"):
+                if objective != "mv-dhel":
+                    yield does_not_grow(results, metric, "views", data=data, objective=objective)
+        yield grows(results, "uniformity", "views", data=data, objective="mv-dhel")
+        for other in MAIN[:-1]:
+            if results.mean("alignment", data=data, views=most, objective=other) is not None:
+                yield best(results, "alignment", other, ("mv-dhel",), data=data, views=most)
 
 
 def _batch_claims(results: Results) -> Iterator[Claim]:
     for data in results.options("data"):
-        for batch in results.options("batch"):
-            yield best(results, "linear", "mv-dhel", MAIN[:-1], data=data, batch=batch)
-        for objective in results.options("objective"):
-            yield steady(results, "linear", "batch", 1.0, data=data, objective=objective)
+        yield steadier(results, "linear", "batch", "mv-dhel", ("pwe", "avg"), data=data)
 
 
 def _memory_claims(results: Results) -> Iterator[Claim]:
@@ -233,15 +262,17 @@ def _memory_claims(results: Results) -> Iterator[Claim]:
 def _fixed_claims(results: Results) -> Iterator[Claim]:
     for data in results.options("data"):
         for objective in results.options("objective"):
-            yield grows(results, "linear", "views", data=data, objective=objective)
+            asked = grows if objective == "mv-dhel" else does_not_grow
+            yield asked(results, "linear", "views", data=data, objective=objective)
 
 
 def _other_claims(results: Results) -> Iterator[Claim]:
     for data in results.options("data"):
         for views in results.options("views"):
             for winner, other in (("mv-infonce", "mv-cl1"), ("mv-dhel", "mv-cl2")):
-                if results.mean("linear", data=data, views=views, objective=winner) is not None:
-                    yield best(results, "linear", winner, (other,), data=data, views=views)
+                for metric in ("linear", "mae"):
+                    if results.mean(metric, data=data, views=views, objective=winner) is not None:
+                        yield best(results, metric, winner, (other,), data=data, views=views)
 
 
 def _multimodal_claims(results: Results) -> Iterator[Claim]:
@@ -257,11 +288,11 @@ EXPERIMENTS: dict[str, Experiment] = {
     "table1": Experiment(
         "the linear-probe table: objectives, views, data sets",
         _table, ("linear",), ("data", "objective"), ("views",), _table_claims("linear"),
-        lambda place, _: paper.linear(place),
+        paper.linear,
     ),
     "knn": Experiment(
         "the kNN table, of the same runs",
-        _table, ("knn",), ("data", "objective"), ("views",), _table_claims("knn"), lambda place, _: paper.knn(place),
+        _table, ("knn",), ("data", "objective"), ("views",), _table_claims("knn"), paper.knn,
     ),
     "views": Experiment(
         "accuracy, rank, uniformity and alignment against 2 to 8 views",
@@ -274,7 +305,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "memory": Experiment(
         "4-view MV-DHEL by unique instances of a batch",
-        _memory_cells, ("linear",), ("data",), ("batch",), _memory_claims, lambda place, _: paper.memory(place),
+        _memory_cells, ("linear",), ("data",), ("batch",), _memory_claims, paper.memory,
     ),
     "fixed-batch": Experiment(
         "accuracy against views, where instances x views stay the same",
@@ -282,8 +313,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "other-losses": Experiment(
         "MV-InfoNCE and MV-DHEL beside MV-CL1 and MV-CL2, on images and modalities",
-        _other_cells, ("linear",), ("objective",), ("data", "views"), _other_claims,
-        lambda place, _: None if place["views"] == "modalities" else paper.linear(place),
+        _other_cells, ("linear", "has0", "mult", "mae"), ("objective",), ("data", "views"), _other_claims,
+        lambda place, metric: (paper.multimodal if place["views"] == "modalities" else paper.linear)(place, metric),
     ),
     "multimodal": Experiment(
         "modalities as views: every objective beside supervised training",

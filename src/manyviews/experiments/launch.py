@@ -90,8 +90,9 @@ class Launch:
             import submitit
         except ImportError as error:
             raise ConfigError(f"the launcher slurm needs: pip install 'manyviews[slurm]' ({error})") from error
-        executor = submitit.AutoExecutor(folder=str(self.folder / "jobs"), cluster=self.slurm.pop("cluster", None))
-        executor.update_parameters(name="manyviews", **self.slurm)
+        given = dict(self.slurm)
+        executor = submitit.AutoExecutor(folder=str(self.folder / "jobs"), cluster=given.pop("cluster", None))
+        executor.update_parameters(name="manyviews", **given)
         with executor.batch():
             jobs = [executor.submit(run_spec, cell.spec(self.folder)) for cell in cells]
         failed: dict[str, str] = {}

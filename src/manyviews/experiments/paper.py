@@ -40,7 +40,7 @@ _MULTIMODAL = {
 }  # fmt: skip
 
 
-def linear(place: Place) -> float | None:
+def linear(place: Place, _metric: str = "") -> float | None:
     """The linear-probe table, and MV-CL1 and MV-CL2 on ImageNet-100."""
     data, objective, views = str(place["data"]), str(place["objective"]), int(place["views"])
     rows = dict(zip(NAMES, _LINEAR[data], strict=True)) if data in _LINEAR else {}
@@ -49,14 +49,14 @@ def linear(place: Place) -> float | None:
     return rows[objective][views - 2] if objective in rows and 2 <= views <= 4 else None
 
 
-def knn(place: Place) -> float | None:
+def knn(place: Place, _metric: str = "") -> float | None:
     """The kNN table, of three and four views."""
     rows = _KNN.get(str(place["data"]), {}).get(str(place["objective"]))
     views = int(place["views"])
     return rows[views - 3] if rows is not None and views in (3, 4) else None
 
 
-def memory(place: Place) -> float | None:
+def memory(place: Place, _metric: str = "") -> float | None:
     """Four-view MV-DHEL by unique instances of a batch."""
     return _MEMORY.get(str(place["data"]), {}).get(int(place["batch"]))
 
@@ -65,5 +65,6 @@ def multimodal(place: Place, metric: str) -> float | None:
     """The multimodal tables' accuracy of two classes (percent) or MAE; of supervised training, of its own layer."""
     found = _MULTIMODAL.get(str(place["data"]), {}).get(str(place["objective"]))
     own = "own-" if place["objective"] == "supervised" else ""
-    numbers = {f"{own}has0": 0, f"{own}mult": 0, f"{own}mae": 1}
+    accuracy = {"cmu-mosei": "has0", "ch-sims": "mult"}.get(str(place["data"]), "")
+    numbers = {f"{own}{accuracy}": 0, f"{own}mae": 1}
     return found[numbers[metric]] if found is not None and metric in numbers else None

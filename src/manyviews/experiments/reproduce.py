@@ -32,8 +32,9 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Tables, claims, and the files they were written to."""
+    """The setting in a sentence, tables, claims, and the files they were written to."""
 
+    setting: str
     tables: tuple[Table, ...]
     claims: tuple[Claim, ...]
     files: tuple[Path, ...]
@@ -56,6 +57,8 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
         output: the folder of the files.
     """
     output.mkdir(parents=True, exist_ok=True)
+    if name in MEASURED and dataclasses.replace(options, scale="laptop") != Options():
+        raise ConfigError(f"{name} is measured, not trained: it takes a --scale and nothing else")
     if name == "principles":
         table, claims = principles()
         return _written(name, options, output, [table], claims)
@@ -65,12 +68,13 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
     cells = cells_of(name, options)
     tables: list[Table] = []
     failed: dict[str, str] = {}
-    if searched(experiment, options):
-        cells, rates, failed = with_best_rate(cells, launch)
+    if tried := searched(cells, options):
+        chosen, rates, failed = with_best_rate(tried, launch)
+        cells = [*(cell for cell in cells if cell not in tried), *chosen]
         tables.append(rates)
     failed |= launch(cells)
     results = Results.of(cells, launch.folder, experiment.metrics)
-    same = options.scale == "paper"
+    same = options.papers
     beside = compared_with(cells, launch.folder) if experiment.modalities else []
     subsets = subset_tables(cells, launch.folder) if experiment.modalities else []
     tables = [*pivoted(experiment, results, same), *beside, *subsets, *tables]
@@ -95,9 +99,9 @@ def cells_of(name: str, options: Options) -> list[Cell]:
     return cells
 
 
-def searched(experiment: Experiment, options: Options) -> bool:
-    """Whether learning rates are tried first."""
-    return experiment.modalities and options.scale == "paper"
+def searched(cells: Sequence[Cell], options: Options) -> list[Cell]:
+    """The cells whose learning rate is chosen among several: at the paper's scale, those of modalities."""
+    return [cell for cell in cells if options.scale == "paper" and cell.config.policy == "modalities"]
 
 
 def rate_cells(cells: Sequence[Cell]) -> dict[tuple[object, float], Cell]:
@@ -167,33 +171,36 @@ def _written(
     cells: Sequence[Cell] = (),
     failed: Sequence[str] = (),
 ) -> Outcome:
-    """The .md and .tex files."""
-    about = MEASURED.get(name) or EXPERIMENTS[name].about
-    lines = [f"# {name}: {about}", "", _setting(options, cells), ""]
+    """The .md and .tex files; of what is measured the .csv too."""
+    about, setting = MEASURED.get(name) or EXPERIMENTS[name].about, _setting(name, options, cells)
+    all_of_them = (*tables, *([table_of_claims(claims)] if claims else []))
+    lines = [f"# {name}: {about}", "", setting, ""]
     if (output / f"{name}.png").exists():
         lines += [f"![{about}]({name}.png)", ""]
-    for table in (*tables, *([table_of_claims(claims)] if claims else [])):
+    for table in all_of_them:
         lines += [table.markdown(), ""]
     if failed:
         lines += ["Failed: " + "; ".join(failed), ""]
-    files = (output / f"{name}.md", output / f"{name}.tex")
+    files = [output / f"{name}.md", output / f"{name}.tex"]
     write_atomically(files[0], "\n".join(lines))
-    write_atomically(files[1], "\n".join(table.latex() for table in tables))
-    return Outcome(tuple(tables), tuple(claims), files, {})
+    write_atomically(files[1], "\n".join([f"% {setting}", *(table.latex() for table in all_of_them)]))
+    if name in MEASURED:
+        files.append(output / f"{name}.csv")
+        write_atomically(files[-1], "\n".join(table.csv() for table in tables))
+    return Outcome(setting, tuple(tables), tuple(claims), tuple(files), {})
 
 
-def _setting(options: Options, cells: Sequence[Cell]) -> str:
+def _setting(name: str, options: Options, cells: Sequence[Cell]) -> str:
     told = [f"Scale {options.scale}", f"manyviews {__version__}"]
+    if name == "theorem":
+        told.append(limits.SETTING)
     if cells:
-        config = cells[0].config
-        limit = f"the first {config.limit:,} training instances" if config.limit else "all training instances"
-        told += [
-            f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'} a cell",
-            f"{limit}, {config.epochs} epochs, temperature {config.temperature:g}",
-            "objectives as in the authors' released code"
-            if options.released
-            else "objectives by the paper's equations",
-        ]
+        told.append(f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'} a cell")
+        kinds = {(cell.config.limit, cell.config.epochs, cell.config.temperature) for cell in cells}
+        for limit, epochs, temperature in sorted(kinds, key=str):
+            instances = f"the first {limit:,} training instances" if limit else "all training instances"
+            told.append(f"{instances}, {epochs} epochs, temperature {temperature:g}")
+        told.append("objectives " + ("as in the authors' released code" if options.released else "by the equations"))
         if options.missing:
             told.append(f"{options.missing:.0%} of the modalities left out of training")
     return "; ".join(told) + "."

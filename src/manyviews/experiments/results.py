@@ -23,6 +23,11 @@ class Metric:
     higher: bool = True
     """Is better."""
 
+    @property
+    def plain(self) -> str:
+        """Its name without the unit."""
+        return self.name.partition(",")[0]
+
     def told(self, values: Sequence[float]) -> str:
         """Mean, and deviation where there are several."""
         mean = f"{statistics.fmean(values):.{self.digits}f}"
@@ -80,6 +85,8 @@ class Results:
     """Values by place and metric."""
 
     values: dict[tuple[tuple[str, str | int | float], ...], dict[str, list[float]]] = field(default_factory=dict)
+    seeds: dict[tuple[tuple[str, str | int | float], ...], int] = field(default_factory=dict)
+    """Trainings that are done, by place; a training may have several values, of several layers."""
 
     @classmethod
     def of(cls, cells: Iterable[Cell], folder: Path, metrics: Iterable[str]) -> Results:
@@ -87,7 +94,9 @@ class Results:
         names = list(metrics)
         for cell in cells:
             found = cell.found(folder)
-            here = results.values.setdefault(tuple(cell.place.items()), {})
+            key = tuple(cell.place.items())
+            here = results.values.setdefault(key, {})
+            results.seeds[key] = results.seeds.get(key, 0) + (found is not None)
             for name in names if found is not None else ():
                 if values := METRICS[name].of(found or {}):
                     here.setdefault(name, []).extend(values)

@@ -56,15 +56,21 @@ class Table:
             ]
         )
 
+    def csv(self) -> str:
+        """As comma-separated values."""
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows((self.header, *self.rows))
+        return buffer.getvalue()
+
 
 def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
+    return " ".join(text.replace("|", r"\|").replace("<", "&lt;").split())
 
 
 def _tex(text: str) -> str:
-    for sign in "&%$#_{}":
-        text = text.replace(sign, "\\" + sign)
-    return text.replace("±", r"$\pm$")
+    words = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$"}
+    words |= {sign: "\\" + sign for sign in "&%$#_{}"}
+    return "".join(words.get(sign, sign) for sign in " ".join(text.split()))
 
 
 def pivoted(experiment: Experiment, results: Results, paper: bool) -> Iterator[Table]:
@@ -120,6 +126,7 @@ def long_form(experiment: Experiment, results: Results, paper: bool) -> str:
             theirs = experiment.paper(place, name) if paper else None
             spread = f"{statistics.stdev(values):.6g}" if len(values) > 1 else ""
             each = " ".join(f"{value:.6g}" for value in values)
-            numbers = [f"{statistics.fmean(values):.6g}", spread, len(values), each, "" if theirs is None else theirs]
+            mean, trained = f"{statistics.fmean(values):.6g}", results.seeds.get(key, 1)
+            numbers = [mean, spread, trained, each, "" if theirs is None else theirs]
             writer.writerow([*(place.get(part, "") for part in parts), name, *numbers])
     return buffer.getvalue()

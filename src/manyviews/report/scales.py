@@ -66,7 +66,8 @@ def linear_axis(values: Sequence[float], start: float, end: float, count: int = 
         >>> linear_axis([0.13, 0.97], 0, 100).ticks
         (0.0, 0.25, 0.5, 0.75, 1.0)
     """
-    low, high = min(values), max(values)
+    # What is beyond any use is drawn at the edge.
+    low, high = (min(max(value, -1e30), 1e30) for value in (min(values), max(values)))
     if high - low <= 1e-9 * max(abs(low), abs(high), 1e-9):
         pad = abs(low) / 10 or 0.5
         low, high = low - pad, high + pad
@@ -74,7 +75,8 @@ def linear_axis(values: Sequence[float], start: float, end: float, count: int = 
     size = 10.0 ** math.floor(math.log10(rough))
     each = next(size * by for by in (1, 2, 2.5, 5, 10) if size * by >= rough * 0.999)
     first, last = math.floor(low / each + 1e-9), math.ceil(high / each - 1e-9)
-    ticks = tuple(round(number * each, 12) for number in range(first, last + 1))
+    digits = 12 - math.floor(math.log10(each))
+    ticks = tuple(round(number * each, digits) for number in range(first, last + 1))
     return Axis(ticks[0], ticks[-1], start, end, ticks)
 
 

@@ -17,6 +17,7 @@ from manyviews.report.seen import Seen, class_name, ids, image_of
 from manyviews.training import ConfigError, Run
 from manyviews.training.images import policy_of
 from manyviews.training.modalities import learned_from
+from manyviews.training.source import apart
 from manyviews.views import ModalityBatches
 from manyviews.views.keyed import permutation
 
@@ -52,7 +53,8 @@ def view_sheet(run: Run, data: Dataset) -> Sheet:
     if None in (config.size, config.strength, config.blur):
         raise ConfigError("its config.yaml leaves open how views are drawn, which that of a run never does")
     total = min(len(split), config.limit or len(split))
-    index = permutation(total, 0)[:ROWS].sort().values
+    trained = apart(total, config.seed, config.held_out)[0]
+    index = trained[permutation(len(trained), 0)[:ROWS]].sort().values
     images = [image_of(split.images, number) for number in index.tolist()]
     count = min(config.views, MOST_VIEWS)
     same = len({image.shape for image in images}) == 1

@@ -50,7 +50,7 @@ def subsets_figure(found: Mapping[str, Any]) -> Figure | None:
         class_="chart subsets",
         aria_label=f"{metric} of {len(subsets)} subsets of modalities; the table below has the numbers",
     )
-    return Figure(f"{metric} by subset of modalities".capitalize(), drawing)
+    return Figure(f"{metric[0].upper()}{metric[1:]} by subset of modalities", drawing)
 
 
 def subsets_table(found: Mapping[str, Any]) -> Table | None:
@@ -63,7 +63,8 @@ def subsets_table(found: Mapping[str, Any]) -> Table | None:
     for name, one in subsets.items():
         values = [one["scores"][kind][metric] for kind in kinds]
         rows.append(Row(name, [Cell(f"{v:.3f}") if metric in NUMBERS else Cell(percent(v)) for v in values]))
-    return Table(f"{metric} by subset of modalities".capitalize(), ["modalities", *map(kind_name, kinds)], rows)
+    title = f"{metric[0].upper()}{metric[1:]} by subset of modalities"
+    return Table(title, ["modalities", *map(kind_name, kinds)], rows)
 
 
 def subset_kinds(found: Mapping[str, Any]) -> list[tuple[str, Markup]]:

@@ -67,7 +67,7 @@ def _compared(account: Account) -> list[Cell]:
     knn = share_cell(score["knn"]) if "knn" in score else _watched(account, "knn")
     cells = [Cell(account.objective), Cell(account.views), knn]
     if "heads" in score:
-        cells.append(Cell("MAE " + plain(_mean_of(score["heads"], "MAE") or 0)))
+        cells.append(Cell("MAE " + plain(statistics.fmean(head["MAE"] for head in score["heads"]))))
     else:
         cells.append(share_cell(score.get("linear")))
     geometry = ("alignment", "uniformity", "rank", "rankme")
@@ -179,11 +179,10 @@ def retrieval_table(found: Mapping[str, Any]) -> Table | None:
             pair = pairs.get(f"{one} to {other}")
             cells.append(Cell("·", shade=-1) if pair is None else _recall(pair))
         rows.append(Row(one, cells))
-    count = max(pair["instances"] for pair in pairs.values())
-    chance = percent(1 / count)
-    note = (
-        f"Recall at 1 (below it at 5 and at 10) among {count:,} instances; by chance {chance}. Rows look for columns."
-    )
+    counts = sorted({pair["instances"] for pair in pairs.values()})
+    among = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    chance = f"; by chance {percent(1 / counts[0])}" if len(counts) == 1 else ""
+    note = f"Recall at 1 (below it at 5 and at 10) among {among} instances{chance}. Rows look for columns."
     return Table("Cross-modal retrieval", ["from \\ to", *names], rows, [note])
 
 
