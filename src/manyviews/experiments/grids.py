@@ -320,6 +320,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         "modalities as views: every objective beside supervised training",
         lambda options: modality_cells(options, (*ALL, "supervised")),
         ("linear", "common", "own", "has0", "mult", "mae", "own-has0", "own-mult", "own-mae"),
-        ("data", "objective"), (), _multimodal_claims, paper.multimodal, modalities=True,
+        ("objective",), ("data",), _multimodal_claims, paper.multimodal, modalities=True,
     ),
 }  # fmt: skip
