@@ -49,10 +49,11 @@ def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str 
     from rich.table import Table
     from rich.text import Text
 
-    table, console = Table(title=None if title is None else Text(title)), Console()
+    table, console, texts = Table(title=None if title is None else Text(title)), Console(), list(rows)
     for place, name in enumerate(header):
-        table.add_column(Text(name), justify="right" if place and title is not None else "left")
-    for row in rows:
+        numbers = all(row[place][:1] in "0123456789+-" for row in texts)
+        table.add_column(Text(name), justify="right" if place and numbers else "left")
+    for row in texts:
         table.add_row(*(Text(cell) for cell in row))
     wide = console.options.update(max_width=500)
     Console(width=max(console.width, console.measure(table, options=wide).maximum)).print(table)

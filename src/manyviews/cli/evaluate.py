@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from manyviews.cli.console import Device, RunPath, unasked
+from manyviews.cli.console import Device, RunPath, show_table, unasked
 
 if TYPE_CHECKING:
     from manyviews.training import EvaluationConfig
@@ -119,27 +119,20 @@ def _number(values: list[float | None], metric: str) -> str:
 
 def show_subsets(found: dict[str, Any]) -> None:
     """A table of what each subset of the modalities is worth."""
-    from rich.console import Console
-    from rich.table import Table
-
     if not found.get("subsets"):
         return
     first = next(iter(found["subsets"].values()))["scores"]
     metrics = [name for name in ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE") if name in first["own"]]
-    table = Table("modalities", title=f"{' / '.join(metrics)} of subsets of modalities")
-    for kind in first:
-        table.add_column(_SUBSETS[kind], justify="right")
-    whole = max(name.count(" + ") for name in found["subsets"])
-    shown = 0
+    whole, rows = max(name.count(" + ") for name in found["subsets"]), []
     for name, one in found["subsets"].items():
         if whole < MOST_SHOWN or name.count(" + ") in (0, whole - 1, whole):
-            shown += 1
             cells = [" / ".join(_number([one["scores"][kind][metric]], metric) for metric in metrics) for kind in first]
             some = f" ({one['instances']:,})" if one["instances"] < found["test_instances"] else ""
-            table.add_row(name + some, *cells)
-    Console().print(table, markup=False)
-    if shown < len(found["subsets"]):
-        print(f"{shown} of {len(found['subsets'])} subsets; the file has them all")
+            rows.append([name + some, *cells])
+    title = f"{' / '.join(metrics)} of subsets of modalities"
+    show_table(["modalities", *(_SUBSETS[kind] for kind in first)], rows, title)
+    if len(rows) < len(found["subsets"]):
+        print(f"{len(rows)} of {len(found['subsets'])} subsets; the file has them all")
 
 
 MOST_SHOWN = 4
@@ -154,41 +147,31 @@ _SUBSETS = {
 
 def show_retrieval(found: dict[str, Any]) -> None:
     """A matrix of how often one modality finds the other of the same instance."""
-    from rich.console import Console
-    from rich.table import Table
-
     if not found["retrieval"]:
         return
     names = [name for name in found["modalities"] if name not in found["dropped"]]
     ks = (1, 5, 10) if len(names) <= MOST_SHOWN else (1,)
     count = max(pair["instances"] for pair in found["retrieval"].values())
-    table = Table("from", title=f"recall at {' / '.join(map(str, ks))} (%) among {count:,} instances, to")
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for one in names:
         pairs = [found["retrieval"].get(f"{one} to {other}", {}) for other in names]
-        table.add_row(one, *(" / ".join(f"{100 * pair[f'recall@{k}']:.0f}" for k in ks if pair) for pair in pairs))
-    Console().print(table, markup=False)
+        rows.append([one, *(" / ".join(f"{100 * pair[f'recall@{k}']:.0f}" for k in ks if pair) for pair in pairs)])
+    show_table(["from", *names], rows, f"recall at {' / '.join(map(str, ks))} (%) among {count:,} instances, to")
 
 
 def show_each(found: dict[str, Any]) -> None:
     """A table of how each modality, and each pair of them, lies on the sphere."""
-    from rich.console import Console
-    from rich.table import Table
-
     if found["geometry"] is None:
         return
     kind = "z" if "z" in found["geometry"] else "h"
     shape = found["geometry"][kind]
-    table = Table(f"geometry of {kind}", title=f"{found['geometry']['instances']:,} {found['split']} instances")
-    for title in ("alignment", "uniformity", "rank", "RankMe"):
-        table.add_column(title, justify="right")
-    rows = {"all modalities": shape["all"], **shape["pairs"], **shape["each"]}
-    for name, one in rows.items():
+    rows = []
+    for name, one in {"all modalities": shape["all"], **shape["pairs"], **shape["each"]}.items():
         cells = [f"{one[key]:.3f}" if one.get(key) is not None else "" for key in ("alignment", "uniformity")]
         rank = f"{one['rank']} of {shape['all']['dimensions']}" if "rank" in one else ""
-        table.add_row(name, *cells, rank, f"{one['rankme']:.1f}" if "rankme" in one else "")
-    Console().print(table, markup=False)
+        rows.append([name, *cells, rank, f"{one['rankme']:.1f}" if "rankme" in one else ""])
+    header = [f"geometry of {kind}", "alignment", "uniformity", "rank", "RankMe"]
+    show_table(header, rows, f"{found['geometry']['instances']:,} {found['split']} instances")
 
 
 def show_geometry(found: dict[str, Any]) -> None:
