@@ -12,6 +12,11 @@ from manyviews.experiments.principles import principles
 from manyviews.experiments.theorem import CASES, TEMPERATURE, VIEWS, constant, convergence, free_points, log_mean_kernel
 
 
+@pytest.fixture(autouse=True)
+def _fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theorem, "MANY", 2**19)
+
+
 @pytest.mark.parametrize("dim", [3, 4, 16, 128])
 @pytest.mark.parametrize("temperature", [0.1, 0.5, 1.0])
 def test_the_mean_kernel_is_the_bessel_function(dim: int, temperature: float) -> None:

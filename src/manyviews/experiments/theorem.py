@@ -33,6 +33,8 @@ from manyviews.losses import get_objective
 
 TEMPERATURE, VIEWS, DIM = 0.5, 3, 16
 OBJECTIVES = ("mv-infonce", "mv-dhel")
+MANY = 2**22
+"""Instances of which an alignment that is not known is the mean."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def _even(dim: int) -> tuple[Tensor, Tensor]:
     return angle.cos(), (dim - 2) * angle.sin().clamp_min(1e-300).log()
 
 
+@lru_cache
 def slope(dim: int, temperature: float) -> float:
     """How much log E exp(u.v / tau) over some points v grows with the mean of u.v, to first order about even points."""
     cosine, log_density = _even(dim)
@@ -121,11 +124,12 @@ def _energy(points: Points) -> float:
 
 @lru_cache
 def _alignment(points: Points, seed: int) -> float:
-    """-E log mean_{l!=m} exp(P[l,m]): known where views meet, else of four million instances."""
+    """-E log mean_{l!=m} exp(P[l,m]): known where views meet, else of many instances."""
     if not points.noise:
         return -1 / TEMPERATURE
     generator = torch.Generator().manual_seed(seed)
-    return sum(_aligned(points.drawn(2**20, generator)) for _ in range(4)) / 4
+    pieces = MANY // 2**18
+    return sum(_aligned(points.drawn(2**18, generator)) for _ in range(pieces)) / pieces
 
 
 def _aligned(z: Tensor) -> float:
