@@ -48,7 +48,7 @@ def evaluate(
     Example:
         >>> import manyviews as mv
         >>> mv.evaluate("runs/demo")["scores"]["trained encoder"]["linear"]  # doctest: +SKIP
-        0.444
+        0.451
     """
     how = EvaluationConfig() if how is None else how
     run = run if isinstance(run, Run) else Run.open(run)
