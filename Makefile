@@ -36,11 +36,8 @@ demo: $(READY) ## Train on the photos in the package, evaluate, write a report: 
 	$(BIN)/manyviews train --output runs/demo --overwrite
 	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
 
-bench: $(READY) ## Measure speed and memory, as ratios
-	$(BIN)/python -m benchmarks.losses
-	$(BIN)/python -m benchmarks.views
-	$(BIN)/python -m benchmarks.training
-	$(BIN)/python -m benchmarks.evaluation
+bench: $(READY) ## Measure speed and memory beside what one would use instead: results/benchmarks.md
+	$(BIN)/python -m benchmarks
 
 clean: ## Remove what the commands above made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
