@@ -13,9 +13,9 @@ from manyviews.experiments.claims import best, does_not_grow, grows, steadier, s
 from manyviews.experiments.estimate import seconds_of
 from manyviews.experiments.grids import RATES
 from manyviews.experiments.launch import Launch
-from manyviews.experiments.reproduce import cells_of as checked
-from manyviews.experiments.reproduce import with_best_rate
 from manyviews.experiments.results import METRICS, Results
+from manyviews.experiments.start import cells_of as checked
+from manyviews.experiments.start import with_best_rate
 from manyviews.experiments.tables import Table, long_form, pivoted
 from manyviews.training import RECIPES, ConfigError, EvaluationConfig, InterruptedTraining, train
 from tests.training.bundle import bundle

@@ -61,7 +61,7 @@ def reproduce_table(
 ) -> None:
     from manyviews.experiments import EXPERIMENTS
     from manyviews.experiments.launch import Launch
-    from manyviews.experiments.reproduce import MEASURED, experiment_of, reproduce
+    from manyviews.experiments.start import MEASURED, experiment_of, reproduce
 
     if table == "list":
         tables = {**{name: one.about for name, one in EXPERIMENTS.items()}, **MEASURED}
@@ -101,7 +101,7 @@ def _parameters(given: tuple[str, ...]) -> dict[str, str | int]:
 def _show_cells(table: str, options: "Options", launch: "Launch") -> None:
     from manyviews.evaluation.progress import duration
     from manyviews.experiments.estimate import seconds_of
-    from manyviews.experiments.reproduce import MEASURED, cells_of, rate_cells, searched
+    from manyviews.experiments.start import MEASURED, cells_of, rate_cells, searched
 
     if table in MEASURED:
         print(f"{table} has no cells: it is measured here and now")

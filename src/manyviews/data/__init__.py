@@ -1,9 +1,9 @@
 """Instances: images or features, labels if any; where they come from and how they are checked."""
 
 from manyviews.data.dataset import Dataset, DatasetError, Split
+from manyviews.data.doubts import suspicious
 from manyviews.data.files import BadImageError, ImageFiles, pixels, read_image
 from manyviews.data.load import data_home, is_image_folder, load_dataset
-from manyviews.data.suspicious import suspicious
 
 __all__ = [
     "BadImageError",

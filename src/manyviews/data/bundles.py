@@ -80,7 +80,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
 def parsed(key: str) -> tuple[str, str]:
     """Split and name of an array.
 
-    Example:
+    Examples:
         >>> parsed("train/text"), parsed("text_length_test"), parsed("val_audio"), parsed("audio")
         (('train', 'text'), ('test', 'text_length'), ('valid', 'audio'), ('train', 'audio'))
     """

@@ -91,7 +91,7 @@ class Split:
 class Dataset:
     """Named splits ("train" always, "test" often), and what the labels mean.
 
-    Example:
+    Examples:
         >>> from manyviews.data import load_dataset
         >>> photos = load_dataset("photos")
         >>> photos["train"].images.shape, photos.classes[:2]

@@ -16,7 +16,7 @@ SPLIT_LIMIT = 5
 def suspicious(data: Dataset) -> list[str]:
     """Lines about what looks wrong: values, features that never change, ids in two splits, classes never trained.
 
-    Example:
+    Examples:
         >>> from manyviews.data import load_dataset
         >>> suspicious(load_dataset("digits"))[:1]
         ['pixels: 3 of 64 features never change in train']

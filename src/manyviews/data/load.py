@@ -43,7 +43,7 @@ def load_dataset(
     Raises:
         DatasetError: the data is not there, or not what it should be.
 
-    Example:
+    Examples:
         >>> load_dataset("photos")["test"]
         Split({'image': (1000, 3, 32, 32)}, labels)
     """

@@ -26,7 +26,7 @@ BINS = 2**14
 def alignment(z: Tensor, present: Tensor | None = None) -> Tensor:
     """Mean squared distance between two views of an instance, over pairs, then instances: 0 when all views meet.
 
-    Example:
+    Examples:
         >>> alignment(torch.ones(8, 3, 16))
         tensor(0.)
     """
@@ -47,7 +47,7 @@ def uniformity(z: Tensor, present: Tensor | None = None, t: float = 2.0) -> Tens
 
     0 when all points are one, about -2t when they are spread evenly in many dimensions.
 
-    Example:
+    Examples:
         >>> uniformity(torch.eye(4)[:, None], t=2.0)
         tensor(-4.)
     """
@@ -66,7 +66,7 @@ def wasserstein_uniformity(z: Tensor, present: Tensor | None = None) -> Tensor:
     (1 - x^2)^((d - 3) / 2)), so nothing is drawn. 0 when the points are spread evenly, about 1 when all are one.
     Cosines are counted in steps of 2 / BINS.
 
-    Example:
+    Examples:
         >>> round(wasserstein_uniformity(torch.ones(5, 2, 64)).item(), 3)
         1.0
     """
@@ -82,7 +82,7 @@ def wasserstein_uniformity(z: Tensor, present: Tensor | None = None) -> Tensor:
 def even_law(dim: int, x: Tensor) -> Tensor:
     """The probability that two points drawn evenly on the sphere in `dim` dimensions have a cosine <= x (float64).
 
-    Example:
+    Examples:
         >>> even_law(3, torch.tensor([-1.0, 0.5, 1.0], dtype=torch.float64))
         tensor([0.0000, 0.7500, 1.0000], dtype=torch.float64)
     """
@@ -101,7 +101,7 @@ def even_law(dim: int, x: Tensor) -> Tensor:
 def spectrum(z: Tensor, present: Tensor | None = None) -> Tensor:
     """Singular values (d,) of all embeddings, the largest first, divided by the root of their number.
 
-    Example:
+    Examples:
         >>> spectrum(torch.eye(4)[:, None])
         tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
@@ -113,7 +113,7 @@ def spectrum(z: Tensor, present: Tensor | None = None) -> Tensor:
 def numerical_rank(z: Tensor, present: Tensor | None = None) -> int:
     """How many dimensions the embeddings fill: the rank of their covariance.
 
-    Example:
+    Examples:
         >>> numerical_rank(torch.randn(100, 4, 16))
         16
     """
@@ -128,7 +128,7 @@ def numerical_rank(z: Tensor, present: Tensor | None = None) -> int:
 def rankme(z: Tensor, present: Tensor | None = None) -> Tensor:
     """How many dimensions the embeddings use evenly: exp of the entropy of their singular values (Garrido et al. 2023).
 
-    Example:
+    Examples:
         >>> rankme(torch.eye(4)[:, None])
         tensor(4.)
     """

@@ -28,7 +28,7 @@ def knn_classify(
     Returns:
         classes (m,); of classes with equal votes the first, of equally near neighbours the first.
 
-    Example:
+    Examples:
         >>> train = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]])
         >>> knn_classify(train, torch.tensor([0, 0, 1]), torch.tensor([[1.0, 0.2], [0.1, 1.0]]), k=2)
         tensor([0, 1])

@@ -46,7 +46,7 @@ def represented(encoder: ModalityEncoder, rows: ModalityBatches, index: Tensor) 
 def mean_embedding(z: Tensor, present: Tensor) -> Tensor:
     """The mean (M, d) of the unit embeddings (M, N, d) that are there: an instance in the common space.
 
-    Example:
+    Examples:
         >>> mean_embedding(torch.eye(2)[None], torch.tensor([[True, False]]))
         tensor([[1., 0.]])
     """
@@ -64,7 +64,7 @@ def raw_features(split: Split, names: Sequence[str], train: Split) -> list[Tenso
 
     Sequences are averaged over their steps, images are their pixels; what is missing is the training mean, zero.
 
-    Example:
+    Examples:
         >>> from manyviews.data import load_dataset
         >>> digits = load_dataset("digits")
         >>> [tuple(rows.shape) for rows in raw_features(digits["test"], ("pixels", "fourier"), digits["train"])]
@@ -93,7 +93,7 @@ def _averaged(split: Split, name: str) -> Tensor:
 def subsets(count: int) -> list[tuple[int, ...]]:
     """The subsets of so many modalities that are looked at, the smallest first.
 
-    Example:
+    Examples:
         >>> subsets(3)
         [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)]
     """
@@ -104,7 +104,7 @@ def subsets(count: int) -> list[tuple[int, ...]]:
 def retrieval_between(z: Tensor, present: Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
     """Recall at 1, 5 and 10 for every ordered pair of modalities, from embeddings (M, N, d).
 
-    Example:
+    Examples:
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
         >>> found = retrieval_between(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"])
         >>> list(found), found["text to audio"]["recall@1"]
@@ -122,7 +122,7 @@ def retrieval_between(z: Tensor, present: Tensor, names: Sequence[str]) -> dict[
 def geometry_between(z: Tensor, present: Tensor, names: Sequence[str]) -> dict[str, Any]:
     """Alignment and uniformity of all modalities (M, N, d), of each pair, and of each one, with its rank.
 
-    Example:
+    Examples:
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
         >>> found = geometry_between(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"])
         >>> found["pairs"]["text and audio"]["alignment"], found["each"]["text"]["rank"]

@@ -107,7 +107,7 @@ def linear_probe(
         augment: gives "sgd" the representations of other crops in each epoch, instead of `h`; `augmented` makes it of
             an encoder and images.
 
-    Example:
+    Examples:
         >>> h = torch.cat([torch.randn(50, 4) + 3, torch.randn(50, 4) - 3])
         >>> labels = torch.arange(2).repeat_interleave(50)
         >>> linear_probe(h, labels).accuracy(h, labels)
@@ -152,7 +152,7 @@ def linear_regression_probe(
 ) -> LinearRegressionProbe:
     """Fit a linear function from representations (n, d) to numbers (n,), by the mean absolute error.
 
-    Example:
+    Examples:
         >>> h = torch.randn(200, 4)
         >>> linear_regression_probe(h, h.sum(1), learning_rate=0.1).error(h, h.sum(1)) < 0.05
         True
@@ -223,7 +223,7 @@ class _Descent:
 def few_labels(labels: Tensor, share: float, seed: int = 0) -> Tensor:
     """Places of a share of the labels (n,), the same share of each class as nearly as can be, but at least one.
 
-    Example:
+    Examples:
         >>> labels = torch.arange(2).repeat_interleave(100)
         >>> labels[few_labels(labels, 0.02)]
         tensor([0, 0, 1, 1])

@@ -38,7 +38,7 @@ def tracked(
 
     `total` counts what the `amount` of each step adds up to.
 
-    Example:
+    Examples:
         >>> sum(tracked(range(4), "adding", 4))
         6
     """
@@ -89,7 +89,7 @@ class _Sign:
 def duration(seconds: float) -> str:
     """As a person writes it.
 
-    Example:
+    Examples:
         >>> duration(3661), duration(75)
         ('1:01:01', '1:15')
     """

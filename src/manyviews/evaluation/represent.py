@@ -29,7 +29,7 @@ def representations(
 ) -> tuple[Tensor, Tensor]:
     """Representations (n, dim) of images as they are, and which instances they are: those that can be read.
 
-    Example:
+    Examples:
         >>> images = torch.zeros(10, 3, 4, 4, dtype=torch.uint8)
         >>> h, index = representations(nn.Flatten(), images, torch.arange(6), size=4)
         >>> h.shape, index
@@ -65,7 +65,7 @@ def embedded_views(
 def augmented(encoder: nn.Module, images: Images, size: int, seed: int = 0, workers: int = 0) -> Augment:
     """For `linear_probe`: in each epoch the representations of other crops, half of them mirrored.
 
-    Example:
+    Examples:
         >>> images = torch.randint(256, (8, 3, 4, 4), dtype=torch.uint8)
         >>> augment = augmented(nn.Flatten(), images, size=4)
         >>> for h, index in augment(0, [torch.tensor([0, 1, 2])]):
@@ -101,7 +101,7 @@ def geometry_of(z: Tensor) -> dict[str, Any]:
 
     `recall@1` is the share of instances whose second view is, among those of all, the nearest to their first.
 
-    Example:
+    Examples:
         >>> geometry_of(torch.eye(4)[:, None].expand(4, 2, 4))["alignment"]
         0.0
     """

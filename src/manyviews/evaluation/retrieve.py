@@ -30,7 +30,7 @@ def retrieval(
         `recall@k` for each k, and `median_rank`, from 1. An equally near other instance counts as nearer: when all
         embeddings are one, nothing is found.
 
-    Example:
+    Examples:
         >>> retrieval(torch.eye(4), torch.eye(4), ks=[1])
         {'recall@1': 1.0, 'median_rank': 1.0}
     """

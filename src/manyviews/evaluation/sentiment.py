@@ -26,7 +26,7 @@ def sentiment_metrics(predictions: Tensor, truth: Tensor, scale: Scale = "mosi")
     `Corr` is Pearson's, and 0 where predictions or truth are all the same. Where every instance is neutral there is no
     `Non0_acc_2` and no `Non0_F1`.
 
-    Example:
+    Examples:
         >>> truth = torch.tensor([-1.0, 0.0, 2.0, 0.5])
         >>> found = sentiment_metrics(torch.tensor([-0.5, 0.2, 2.2, -0.1]), truth)
         >>> found["Has0_acc_2"], round(found["MAE"], 3), round(found["Non0_acc_2"], 3)
@@ -44,7 +44,7 @@ def sentiment_metrics(predictions: Tensor, truth: Tensor, scale: Scale = "mosi")
 def majority_baseline(train: Tensor, truth: Tensor, scale: Scale = "mosi") -> dict[str, float]:
     """The same metrics for one who knows the training labels (m,) alone: their commonest class, their median.
 
-    Example:
+    Examples:
         >>> majority_baseline(torch.tensor([1.0, 2.0, -1.0]), torch.tensor([1.0, -1.0]))["Has0_acc_2"]
         0.5
     """
@@ -99,7 +99,7 @@ def _accuracy(guess: Tensor, known: Tensor) -> float:
 def quantity_metrics(predictions: Tensor, truth: Tensor) -> dict[str, float]:
     """Of quantities that are no sentiment: the mean absolute error, and Pearson's correlation.
 
-    Example:
+    Examples:
         >>> quantity_metrics(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]))["MAE"]
         0.5
     """

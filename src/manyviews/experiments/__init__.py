@@ -2,6 +2,6 @@
 
 from manyviews.experiments.cells import Cell
 from manyviews.experiments.grids import EXPERIMENTS, Options
-from manyviews.experiments.reproduce import reproduce
+from manyviews.experiments.start import reproduce
 
 __all__ = ["EXPERIMENTS", "Cell", "Options", "reproduce"]

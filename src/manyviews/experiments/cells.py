@@ -26,7 +26,7 @@ Place = Mapping[str, str | int | float]
 class Cell:
     """What to train and how to evaluate it, and where it stands in a table.
 
-    Example:
+    Examples:
         >>> Cell(Config(views=2), place={"objective": "mv-dhel", "views": 2}).name[:-8]
         'photos-mv-dhel-2-'
     """

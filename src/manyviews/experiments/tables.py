@@ -24,7 +24,7 @@ class Table:
     def markdown(self) -> str:
         """As Markdown; the title before it.
 
-        Example:
+        Examples:
             >>> print(Table("Accuracy", ("a", "b"), (("1", "2"),)).markdown())
             **Accuracy**
             <BLANKLINE>
@@ -98,7 +98,7 @@ def pivoted(experiment: Experiment, results: Results, paper: bool) -> Iterator[T
 def _headed(parts: Sequence[str], values: Sequence[str]) -> list[str]:
     """What a column is called: names speak for themselves, numbers do not.
 
-    Example:
+    Examples:
         >>> _headed(("data", "views"), ("cifar10", "4"))
         ['cifar10', '4 views']
     """

@@ -74,7 +74,7 @@ SETTING = f"{VIEWS} views, {DIM} dimensions, temperature {TEMPERATURE}; chance i
 def log_mean_kernel(dim: int, temperature: float) -> float:
     """Log E exp(u.v / tau) for v spread evenly on the sphere in `dim` dimensions, whatever u.
 
-    Example:
+    Examples:
         >>> round(log_mean_kernel(3, 0.5), 6) == round(math.log(math.sinh(2) / 2), 6)
         True
     """
@@ -170,7 +170,7 @@ def _value(loss: Any, z: Tensor) -> float:
 def rate(counts: Sequence[int], gaps: Sequence[float]) -> float:
     """The power of M by which the gap shrinks, by least squares on logarithms.
 
-    Example:
+    Examples:
         >>> round(rate([10, 100, 1000], [0.1, 0.01, 0.001]), 3)
         -1.0
     """

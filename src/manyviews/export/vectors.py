@@ -43,7 +43,7 @@ def check_vector_file(path: Path, inputs: Iterable[str | Path] = ()) -> None:
 def vector_file(path: Path, dim: int) -> Iterator[Add]:
     """A function that adds vectors to a file; the file is there, whole, when the block ends well.
 
-    Example:
+    Examples:
         >>> import tempfile, torch
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with vector_file(Path(folder) / "out.npz", dim=2) as add:

@@ -1,7 +1,6 @@
 """Embeddings -> positives P and energies A -> an objective -> a scalar."""
 
 from manyviews.losses.affinity import logaddexp, logsumexp, mean, total
-from manyviews.losses.audit import Audit, audit
 from manyviews.losses.catalogue import OBJECTIVES, get_objective
 from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Logarithmic, Riesz
 from manyviews.losses.neighbours import DCL, Anchored, KernelContrastive, SigLIP, SupCon
@@ -19,6 +18,7 @@ from manyviews.losses.objectives import (
     NTXent,
     Pairs,
 )
+from manyviews.losses.principles import Audit, audit
 
 __all__ = [
     "DCL",

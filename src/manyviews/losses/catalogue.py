@@ -42,7 +42,7 @@ RELEASED: dict[str, dict[str, Any]] = {"mv-infonce": {"same_view": True}, "mv-cl
 def get_objective(name: str, **options: Any) -> Objective:
     """The objective of that name.
 
-    Example:
+    Examples:
         >>> get_objective("pvc", temperature=0.2)
         PVC(temperature=0.2, kernel=Gaussian(), arithmetic=False)
     """

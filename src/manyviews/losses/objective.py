@@ -38,7 +38,7 @@ class Objective(nn.Module):
         implementation: "tiled" never builds the MN x MN matrix, "dense" does (and can be differentiated twice),
             "auto" takes the faster, which is "tiled" but for a few rows at extreme temperatures.
 
-    Example:
+    Examples:
         >>> from manyviews.losses import logsumexp
         >>> class Mine(Objective):
         ...     def formula(self, P, A):

@@ -44,7 +44,7 @@ class MultiView(Objective):
         negatives: "other" contrasts view l with all instances in other views, its own included (so
             positives are in the energy too), "same" with other instances in view l, "all" with both.
 
-    Example:
+    Examples:
         >>> fifth = MultiView("inside", "mean", "same", temperature=0.5)   # MV-DHEL, energies averaged
         >>> loss = fifth(torch.randn(8, 4, 16))
     """

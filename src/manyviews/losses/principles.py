@@ -59,7 +59,7 @@ def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int 
     At four views (two for a loss of two views) if `views` does not say otherwise. P has -inf on its diagonal (a view
     is no positive of itself); the callable may return a loss for each instance or their mean.
 
-    Example:
+    Examples:
         >>> audit(lambda P, A: A.diagonal(dim1=1, dim2=2).sum(1) - P.flatten(1).logsumexp(1))
         Audit(simultaneous_alignment=True, accurate_energy=True, terms=1, coupling='none')
     """

@@ -14,7 +14,7 @@ from manyviews.models.encoders import representation_dim
 class ProjectionHead(nn.Sequential):
     """Linear, batch norm, ReLU, linear, batch norm without a bias: the paper's projection, to 128.
 
-    Example:
+    Examples:
         >>> ProjectionHead(512)(torch.randn(4, 512)).shape
         torch.Size([4, 128])
     """
@@ -47,7 +47,7 @@ class Embedder(nn.Module):
     does. With `each_view` they go one after another: batch norm then normalises each view by its own statistics,
     which lets it tell views apart, and its running statistics are updated N times a step.
 
-    Example:
+    Examples:
         >>> embedder = Embedder(nn.Sequential(nn.Flatten(), nn.Linear(48, 8)), dim=8)
         >>> h, z = embedder(torch.rand(5, 3, 3, 4, 4))
         >>> h.shape, z.shape

@@ -24,7 +24,7 @@ def get_encoder(name: str, **options: Any) -> nn.Module:
 
     `timm:NAME` and `torchvision:NAME` make that package's model without its classifier, where it is installed.
 
-    Example:
+    Examples:
         >>> get_encoder("resnet18", stem="small").dim
         512
     """

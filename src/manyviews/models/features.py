@@ -11,7 +11,7 @@ from torch import Tensor, nn
 class Standardise(nn.Module):
     """Features less their mean, divided by their deviation, as the training split has them; constant ones are left out.
 
-    Example:
+    Examples:
         >>> Standardise(2).fit(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))(torch.tensor([[2.0, 9.0]]))
         tensor([[0., 0.]])
     """
@@ -43,7 +43,7 @@ class SequenceEncoder(nn.Module):
 
     Input projection, sinusoidal positions, layers that do not see padding, mean over the steps that are there.
 
-    Example:
+    Examples:
         >>> encoder = SequenceEncoder(20)
         >>> encoder(torch.randn(4, 9, 20), torch.tensor([9, 1, 3, 5])).shape
         torch.Size([4, 128])
@@ -78,7 +78,7 @@ def positions(steps: int, width: int) -> Tensor:
 class VectorEncoder(nn.Sequential):
     """A small MLP from vectors (B, features) to (B, dim).
 
-    Example:
+    Examples:
         >>> VectorEncoder(20)(torch.randn(4, 20)).shape
         torch.Size([4, 128])
     """

@@ -48,7 +48,7 @@ class ModalityEncoder(nn.Module):
         inputs: what is done to the rows of a modality before, such as `Standardise`.
         dims: the n of encoders that do not tell their `dim`.
 
-    Example:
+    Examples:
         >>> encoder = ModalityEncoder({"text": SequenceEncoder(20), "audio": VectorEncoder(7)}, sequences={"text"})
         >>> rows = [torch.randn(4, 9, 20), torch.randn(4, 7)]
         >>> lengths, present = torch.tensor([[9, 1]] * 4), torch.ones(4, 2, dtype=torch.bool)
@@ -172,7 +172,7 @@ class ModalityEncoder(nn.Module):
 class ModalityHeads(nn.Module):
     """From representations h (B, N, dim) and which are there (B, N) to embeddings z (B, N, out), a head for each view.
 
-    Example:
+    Examples:
         >>> ModalityHeads(3, 128, out=16)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
         torch.Size([4, 3, 16])
     """
@@ -195,7 +195,7 @@ class ModalityHeads(nn.Module):
 class FusedHead(nn.Module):
     """From representations h (B, N, dim) to predictions (B, outputs): one linear layer on all of them together.
 
-    Example:
+    Examples:
         >>> FusedHead(3, 128, outputs=7)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
         torch.Size([4, 7])
     """
@@ -216,7 +216,7 @@ class FusedHead(nn.Module):
 class ModalityEmbedder(nn.Module):
     """Encoders of modalities and a head: batches of `ModalityBatches` become h (B, N, dim) and z (B, N, out).
 
-    Example:
+    Examples:
         >>> from manyviews.data import load_dataset
         >>> from manyviews.views import ModalityBatches
         >>> digits, names = load_dataset("digits")["train"], ("pixels", "fourier")

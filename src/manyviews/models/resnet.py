@@ -75,7 +75,7 @@ class ResNet(nn.Module):
         stem: "imagenet", "small" or "strided".
         width: multiplies the channels (64 in the first stage).
 
-    Example:
+    Examples:
         >>> resnet = ResNet(BasicBlock, [2, 2, 2, 2], stem="small")
         >>> resnet(torch.rand(2, 3, 32, 32)).shape, resnet.dim
         (torch.Size([2, 512]), 512)

@@ -55,7 +55,7 @@ class ImageEncoder(nn.Module):
     It takes uint8 images (B, C, H, W), floats in [0, 1] of its own size, or a sequence of files, PIL pictures and uint8
     images (C, H, W). Of an image of another size the central square is resized, as when a run is evaluated.
 
-    Example:
+    Examples:
         >>> encoder = ImageEncoder(get_encoder("resnet-small"), size=32)
         >>> encoder(torch.zeros(5, 3, 100, 80, dtype=torch.uint8)).shape
         torch.Size([5, 192])

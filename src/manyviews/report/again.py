@@ -51,7 +51,7 @@ def again(account: Account) -> Again:
 def nearest_recipe(config: Config) -> str:
     """The recipe of the same policy that the config changes least.
 
-    Example:
+    Examples:
         >>> nearest_recipe(Config(epochs=3)), nearest_recipe(Config(policy="modalities", views=0))
         ('photos', 'multimodal')
     """

@@ -85,7 +85,7 @@ def uneven(lines: Sequence[Line]) -> bool:
 def thinned(line: Line, most: int = MOST_POINTS) -> Line:
     """The line with the means of neighbours, if it has too many points to draw.
 
-    Example:
+    Examples:
         >>> thinned(Line("a", 0, range(6), range(6)), most=3).y
         [0.5, 2.5, 4.5]
     """

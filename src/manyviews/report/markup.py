@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 def element(name: str, *inside: object, **attributes: object) -> Markup:
     """An element of HTML or SVG; attributes that are None are left out, and `_` stands for `-`.
 
-    Example:
+    Examples:
         >>> element("text", "a < b", class_="label", x=3)
         Markup('<text class="label" x="3">a &lt; b</text>')
     """
@@ -27,7 +27,7 @@ def element(name: str, *inside: object, **attributes: object) -> Markup:
 def prose(text: str) -> Markup:
     """A sentence, escaped; what stands between backquotes is code.
 
-    Example:
+    Examples:
         >>> prose("try `a < b`")
         Markup('try <code>a &lt; b</code>')
     """
@@ -37,7 +37,7 @@ def prose(text: str) -> Markup:
 def embedded_json(value: Any) -> Markup:
     r"""JSON for a script element of a page: no text in it can end the element.
 
-    Example:
+    Examples:
         >>> print(embedded_json("</script>"))
         "\u003c/script\u003e"
     """
@@ -50,7 +50,7 @@ def embedded_json(value: Any) -> Markup:
 def number(value: float) -> str:
     """A coordinate, no longer than it need be.
 
-    Example:
+    Examples:
         >>> number(12.04), number(3.26)
         ('12', '3.3')
     """

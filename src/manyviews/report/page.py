@@ -50,7 +50,7 @@ def write_report(
     Raises:
         ValueError: a path is no run, or the file cannot be written.
 
-    Example:
+    Examples:
         >>> write_report(["runs/demo", "runs/other"], "report.html")  # doctest: +SKIP
         612345
     """

@@ -48,7 +48,7 @@ def pil(image: Tensor) -> Image.Image:
 def data_uri(picture: Image.Image, most: int) -> str:
     """The picture itself, as an address; of lower quality, then smaller, until it has at most so many bytes.
 
-    Example:
+    Examples:
         >>> data_uri(Image.new("L", (8, 8)), most=100)[:23]
         'data:image/webp;base64,'
     """

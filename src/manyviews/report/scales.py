@@ -12,7 +12,7 @@ AsText = Callable[[float], str]
 def plain(value: float) -> str:
     """A number as a person writes it.
 
-    Example:
+    Examples:
         >>> plain(12345.0), plain(0.25), plain(-3.5084), plain(1e-6)
         ('12,345', '0.25', '-3.508', '1e-06')
     """
@@ -24,7 +24,7 @@ def plain(value: float) -> str:
 def percent(share: float) -> str:
     """A share, with one decimal.
 
-    Example:
+    Examples:
         >>> percent(0.3456)
         '34.6%'
     """
@@ -34,7 +34,7 @@ def percent(share: float) -> str:
 def tick_text(share: float) -> str:
     """A share on an axis.
 
-    Example:
+    Examples:
         >>> tick_text(0.25), tick_text(0.125)
         ('25%', '12.5%')
     """
@@ -62,7 +62,7 @@ class Axis:
 def linear_axis(values: Sequence[float], start: float, end: float, count: int = 4) -> Axis:
     """From the tick below the least value to the tick above the largest.
 
-    Example:
+    Examples:
         >>> linear_axis([0.13, 0.97], 0, 100).ticks
         (0.0, 0.25, 0.5, 0.75, 1.0)
     """
@@ -91,7 +91,7 @@ def log_axis(values: Sequence[float], start: float, end: float) -> Axis:
 def step_axis(values: Sequence[float], start: float, end: float, log: bool = False) -> Axis:
     """From the least value to the largest, with the ticks that lie between.
 
-    Example:
+    Examples:
         >>> step_axis([1, 51], 0, 100).ticks, step_axis([1, 660], 0, 100, log=True).ticks
         ((20.0, 40.0), (1.0, 10.0, 100.0))
     """

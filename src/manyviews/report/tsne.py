@@ -32,7 +32,7 @@ def tsne(rows: Tensor, perplexity: float = PERPLEXITY) -> Tensor:
 
     Memory and time grow with n^2: it is for a few thousand rows at most.
 
-    Example:
+    Examples:
         >>> tsne(torch.eye(10)).shape
         torch.Size([10, 2])
     """

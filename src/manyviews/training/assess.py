@@ -45,7 +45,7 @@ def evaluate(
     Raises:
         ValueError: there is no such run, or it is not finished, or the data is not what it should be.
 
-    Example:
+    Examples:
         >>> import manyviews as mv
         >>> mv.evaluate("runs/demo")["scores"]["trained encoder"]["linear"]  # doctest: +SKIP
         0.451

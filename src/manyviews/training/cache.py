@@ -41,7 +41,7 @@ def cached_backward(
         no_sync: makes a context in which gradients are not exchanged between ranks; the last piece is outside.
         backward: of a tensor and its gradient, where it is not torch's own (Fabric's, which scales float16).
 
-    Example:
+    Examples:
         >>> from manyviews.losses import MVDHEL
         >>> layer, views = nn.Linear(8, 4), torch.randn(32, 3, 8)
         >>> loss = cached_backward(layer, views, MVDHEL(), piece=8)

@@ -36,7 +36,7 @@ class ConfigError(ValueError):
 class Config:
     """What to train on, what to train, and how.
 
-    Example:
+    Examples:
         >>> Config(objective="pvc", views=3).instances
         128
     """

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Parameters in two groups: weights, which decay and adapt, and biases and norms, which do neither.
 
-    Example:
+    Examples:
         >>> groups = parameter_groups(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 1e-6)
         >>> [(len(group["params"]), group["weight_decay"], group["adapt"]) for group in groups]
         [(1, 1e-06, True), (3, 0.0, False)]
@@ -36,7 +36,7 @@ class LARS(Optimizer):
         weight_decay: added to the gradient before it is scaled.
         trust: the share of a weight's norm that a step of learning rate 1 may change.
 
-    Example:
+    Examples:
         >>> weight = nn.Parameter(torch.ones(2, 2))
         >>> optimiser = LARS([weight], lr=1.0, trust=0.1)
         >>> (weight.sum() * 1000).backward()      # however large the gradient
@@ -86,7 +86,7 @@ class LARS(Optimizer):
 def learning_rate(step: int, steps: int, warmup: int, peak: float) -> float:
     """Linear warm-up to `peak` over the first steps, then a cosine to zero: the rate of step 0, 1, ..., steps - 1.
 
-    Example:
+    Examples:
         >>> [round(learning_rate(step, 6, 2, 1.0), 3) for step in range(6)]
         [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
     """

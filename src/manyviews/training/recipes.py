@@ -72,7 +72,7 @@ def recipe_for(data: str) -> Config:
 def get_recipe(name: str | Path) -> Config:
     """A recipe by its name, or from a YAML file with some of the config's fields.
 
-    Example:
+    Examples:
         >>> get_recipe("imagenet1k").optimiser
         'lars'
     """

@@ -61,7 +61,7 @@ ENCODER, HEAD = "encoder.safetensors", "head.safetensors"
 class Run:
     """A directory with everything about one training.
 
-    Example:
+    Examples:
         >>> import manyviews as mv
         >>> mv.train(mv.Config(epochs=1), output="runs/mine").encoder(["a.jpg"]).shape  # doctest: +SKIP
         torch.Size([1, 192])
@@ -191,7 +191,7 @@ def load_encoder(path: str | Path) -> ImageEncoder | ModalityEncoder:
     Raises:
         ValueError: there is no encoder, or the weights are of another architecture.
 
-    Example:
+    Examples:
         >>> encoder = load_encoder("runs/demo")             # doctest: +SKIP
         >>> encoder(["a.jpg", "b.jpg"]).shape               # doctest: +SKIP
         torch.Size([2, 192])

@@ -44,7 +44,7 @@ def train(
         DivergedError: the loss became NaN or infinite.
         InterruptedTraining: told to stop by SIGINT or SIGTERM; everything is saved.
 
-    Example:
+    Examples:
         >>> import manyviews as mv
         >>> run = mv.train(mv.Config(objective="mv-infonce", epochs=2), output="runs/mine")  # doctest: +SKIP
         >>> run.encoder(torch.rand(5, 3, 32, 32)).shape                                      # doctest: +SKIP

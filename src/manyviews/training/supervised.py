@@ -11,7 +11,7 @@ from manyviews.losses.gather import all_gather, ranks
 class Supervised(nn.Module):
     """Cross-entropy of classes, mean absolute error of quantities; on many ranks, of the whole batch.
 
-    Example:
+    Examples:
         >>> import torch
         >>> Supervised()(torch.zeros(4, 10), torch.arange(4)).item()
         2.3025851249694824

@@ -1,6 +1,6 @@
 """Instances -> N views of each: policies, batched image operations, keyed randomness."""
 
-from manyviews.views.batches import ViewBatches, batches, fixed_batch
+from manyviews.views.batching import ViewBatches, batches, fixed_batch
 from manyviews.views.modalities import ModalityBatches
 from manyviews.views.plain import natural_size, plain_batches, plain_files, plain_views
 from manyviews.views.policy import MultiCrop, SimCLRPolicy

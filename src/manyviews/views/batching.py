@@ -18,7 +18,7 @@ from manyviews.views.policy import MultiCrop, SimCLRPolicy
 def fixed_batch(batch_size: int, views: int) -> int:
     """Instances a batch when instances x views stay constant, as near as whole instances allow (the paper's ablation).
 
-    Example:
+    Examples:
         >>> fixed_batch(256, views=4)
         64
     """
@@ -32,7 +32,7 @@ def batches(instances: int, size: int, seed: int, epoch: int, rank: int = 0, ran
 
     The order is a function of (seed, epoch); what does not fill a batch is left out.
 
-    Example:
+    Examples:
         >>> [len(batch) for batch in batches(10, 4, seed=0, epoch=0)]
         [4, 4]
     """
@@ -55,7 +55,7 @@ class ViewBatches:
     processes; colours are changed here, in batches. Views do not depend on the number of workers. A file that turns out
     broken is named, and the next whole one takes its place (a strict data set makes it an error).
 
-    Example:
+    Examples:
         >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
         >>> for views, index in ViewBatches(images, SimCLRPolicy(32), views=3)(0, batches(8, 4, seed=0, epoch=0)):
         ...     print(tuple(views.shape), len(index))

@@ -19,7 +19,7 @@ from manyviews.data import DatasetError, Split
 class ModalityBatches:
     """The modalities of each batch of instances, as `ModalityEmbedder` takes them.
 
-    Example:
+    Examples:
         >>> from manyviews.data import load_dataset
         >>> batches = ModalityBatches(load_dataset("digits")["train"], ("pixels", "fourier"))
         >>> for views, index in batches(0, [torch.tensor([3, 1, 4])]):

@@ -14,7 +14,7 @@ from torch.utils import data as torch_data
 
 from manyviews.data import DatasetError, ImageFiles, read_image
 from manyviews.views import crop
-from manyviews.views.batches import one_thread
+from manyviews.views.batching import one_thread
 
 MARGIN = 7 / 8
 """Share of the shorter side in the central square, as 224 of 256."""
@@ -35,7 +35,7 @@ def plain_views(images: Tensor | Sequence[Tensor], size: int) -> Tensor:
 
     Images of that size stay as they are; of others the central square is resized.
 
-    Example:
+    Examples:
         >>> plain_views(torch.zeros(2, 3, 300, 400, dtype=torch.uint8), 224).shape
         torch.Size([2, 3, 224, 224])
     """

@@ -34,9 +34,11 @@ class SimCLRPolicy:
         blur: probability of a Gaussian blur, with a kernel of a tenth of the size and sigma from 0.2 to 2.
         scale: share of the image's area in a crop.
         ratio: of a crop's width to its height.
-        mirror, jitter, grey: probabilities.
+        mirror: probability of a mirrored view.
+        jitter: probability of a colour jitter.
+        grey: probability of a view without colours.
 
-    Example:
+    Examples:
         >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
         >>> SimCLRPolicy(32)(images, views=4, seed=0, epoch=0, index=torch.arange(8)).shape
         torch.Size([8, 4, 3, 32, 32])
@@ -170,7 +172,7 @@ class MultiCrop:
 
     Called as a policy, it gives one tensor (B, N, C, size, size) a group; views are numbered through all groups.
 
-    Example:
+    Examples:
         >>> small = SimCLRPolicy(16, scale=(0.05, 0.4))
         >>> crops = MultiCrop([(SimCLRPolicy(32), 2), (small, 6)])
         >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)

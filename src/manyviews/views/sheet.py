@@ -23,7 +23,7 @@ def contact_sheet(
 
     A caption is written under its picture, a line for each of its lines, cut to its width.
 
-    Example:
+    Examples:
         >>> contact_sheet([[torch.zeros(3, 8, 8), torch.ones(3, 8, 8)]], cell=16).size
         (48, 24)
     """
