@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types unit format demo bench clean
+.PHONY: help setup test lint types unit format docs demo bench dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-test: lint types unit ## Check style and types and run all tests
+test: lint types docs unit ## Check style, types and documentation, and run all tests
 
 lint: $(READY) ## Check style
 	$(BIN)/ruff check .
@@ -32,6 +32,9 @@ format: $(READY) ## Put the code into our style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY) ## Build the documentation into site/, without a warning
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 demo: $(READY) ## Train on the photos in the package, evaluate, write a report: about two minutes on two cores
 	$(BIN)/manyviews train --output runs/demo --overwrite
 	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
@@ -39,5 +42,10 @@ demo: $(READY) ## Train on the photos in the package, evaluate, write a report: 
 bench: $(READY) ## Measure speed and memory beside what one would use instead: results/benchmarks.md
 	$(BIN)/python -m benchmarks
 
+dist: $(READY) ## Build wheel and sdist into dist/, and try each in an empty environment
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	for made in dist/*.whl dist/*.tar.gz; do tests/try_package.sh $(PYTHON) $$made || exit 1; done
+
 clean: ## Remove what the commands above made
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -59,7 +59,8 @@ def timed(
 
 
 def weighed(room: str, work: str, beside: str, ours: float, theirs: float, *, bar: float | None = None) -> Row:
-    """A row from megabytes."""
+    """A row from megabytes by which the peak grew; a page at least, so that there is a ratio."""
+    ours, theirs = (max(amount, 4 / 1024) for amount in (ours, theirs))
     return Row(room, work, beside, torch.get_num_threads(), "MB", ours, theirs, ours / theirs, bar=bar)
 
 

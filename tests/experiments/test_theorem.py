@@ -111,5 +111,5 @@ def test_the_principles_are_those_of_the_papers_table() -> None:
     table, claims = principles()
     assert [claim.verdict for claim in claims] == ["held"] * 4
     rows = {row[0]: row[1:] for row in table.rows}
-    assert rows["mv-dhel"] == ("yes", "yes", "1 (3), 1 (4), 1 (5)", "decoupled")
+    assert rows["mv-dhel"] == ("yes", "yes", "1 (3), 1 (4), 1 (5)", "none")
     assert rows["pwe-infonce"][2] == "3 (3), 6 (4), 10 (5)"

@@ -47,7 +47,7 @@ def embed(
         dim, batches = len(encoder.names) * encoder.dim, encoded_instances(encoder, load_dataset(images))
     else:
         pictures = Pictures.of(images, reading.follow_links)
-        dim, batches = encoder.dim, pictures.encoded(encoder, left_out, reading.workers)
+        dim, batches = encoder.dim, pictures.encoded(encoder, reading.workers, left_out)
     with vector_file(output, dim) as add:
         for names, vectors in batches:
             add(names, vectors)
@@ -88,7 +88,7 @@ def neighbours(
         raise ValueError(f"{run} is of modalities ({', '.join(encoder.names)}), and neighbours are drawn of images")
     pictures, left_out = Pictures.of(images, reading.follow_links), _LeftOut()
     queries = [query_of(name, pictures) for name in dict.fromkeys(query)]
-    found = nearest(encoder, queries, pictures, left_out, count=count, workers=reading.workers)
+    found = nearest(encoder, queries, pictures, count=count, workers=reading.workers, left_out=left_out)
     rows, captions = [], []
     for one in queries:
         near = found[one.name]

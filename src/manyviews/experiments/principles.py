@@ -28,7 +28,7 @@ def principles(views: Sequence[int] = (3, 4, 5)) -> tuple[Table, list[Claim]]:
         terms = ", ".join(f"{one.terms} ({count})" for one, count in zip(found, counts, strict=True))
         first = found[0]
         marks = ["yes" if held else "no" for held in (first.simultaneous_alignment, first.accurate_energy)]
-        rows.append((name, *marks, terms, "decoupled" if first.decoupled else first.coupling))
+        rows.append((name, *marks, terms, first.coupling))
         if name in PAPER:
             p1, p2, formula = PAPER[name]
             expected = [(p1, p2, TERMS[formula](count)) for count in counts]

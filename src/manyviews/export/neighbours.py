@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 
 from manyviews.data import DatasetError, read_image
 from manyviews.evaluation.knn import check_finite
-from manyviews.export.pictures import LeftOut, Pictures
+from manyviews.export.pictures import LeftOut, Pictures, warn
 from manyviews.models import ImageEncoder
 
 
@@ -50,21 +50,29 @@ def nearest(
     encoder: ImageEncoder,
     queries: Sequence[Query],
     pictures: Pictures,
-    left_out: LeftOut,
     *,
     count: int = 8,
     workers: int = 0,
+    left_out: LeftOut = warn,
 ) -> Mapping[str, list[tuple[str, float]]]:
     """For each query the ids of the pictures nearest to it, and their cosines, the nearest first.
 
     The query itself is not among them. No more representations are held than those of a batch.
+
+    Examples:
+        >>> from manyviews.models import get_encoder
+        >>> pictures = Pictures.of("digits")
+        >>> encoder = ImageEncoder(get_encoder("resnet-small"), size=8)
+        >>> found = nearest(encoder, [query_of("test/3", pictures)], pictures, count=2)
+        >>> [len(near) for near in found.values()]
+        [2]
     """
     if count < 1:
         raise ValueError(f"count must be >= 1, got {count}")
     wanted = normalize(torch.cat([encoder([query.image]) for query in queries]).float().cpu(), dim=1)
     check_finite("representations of the queries", wanted)
     found: dict[str, list[tuple[str, float]]] = {query.name: [] for query in queries}
-    for names, h in pictures.encoded(encoder, left_out, workers):
+    for names, h in pictures.encoded(encoder, workers, left_out):
         cosines = wanted @ normalize(h, dim=1).T
         for query, row in zip(queries, cosines, strict=True):
             # One more than asked for: the query may be among them.

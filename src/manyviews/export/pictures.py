@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +23,19 @@ LeftOut = Callable[[str], None]
 """Is told of each file that is left out, and why."""
 
 
+def warn(line: str) -> None:
+    warnings.warn(f"left out: {line}", stacklevel=2)
+
+
 @dataclass(frozen=True)
 class Pictures:
-    """Images by their ids: the path below a folder, or SPLIT/NUMBER in a data set."""
+    """Images by their ids: the path below a folder, or SPLIT/NUMBER in a data set.
+
+    Examples:
+        >>> pictures = Pictures.of("photos")
+        >>> pictures["test/17"].shape
+        torch.Size([3, 32, 32])
+    """
 
     source: str
     path: Path | None
@@ -60,7 +71,9 @@ class Pictures:
             raise KeyError(name)
         return self.splits[split][int(number)]
 
-    def encoded(self, encoder: ImageEncoder, left_out: LeftOut, workers: int = 0) -> Iterator[tuple[list[str], Tensor]]:
+    def encoded(
+        self, encoder: ImageEncoder, workers: int = 0, left_out: LeftOut = warn
+    ) -> Iterator[tuple[list[str], Tensor]]:
         """Ids and representations (B, dim), batch by batch, in the order of names: no more is held than a batch.
 
         Raises:

@@ -1,0 +1,111 @@
+"""What mkdocs does beyond its plugins: a page for each objective, made from the code, and equations as MathML."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import yaml
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from manyviews.cli.losses import cost
+from manyviews.losses import OBJECTIVES, Objective, audit
+
+WORDS = yaml.safe_load((Path(__file__).parent / "objectives.yaml").read_text())
+"""Of each objective by name: title, equation in LaTeX, when to take it, its paper."""
+MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    assert config.nav is not None
+    for part in config.nav:
+        if "Objectives" in part:
+            part["Objectives"] = [{words["title"]: f"objectives/{name}.md"} for name, words in WORDS.items()]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for name in OBJECTIVES:
+        files.append(File.generated(config, f"objectives/{name}.md", content=objective_page(name)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return markdown.replace("{{ objectives }}", objectives_table())
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    def mathml(found: re.Match[str]) -> str:
+        return convert(unescape(found[2]), display="inline" if found[1] == "span" else "block")
+
+    return MATH.sub(mathml, html)
+
+
+def objectives_table() -> str:
+    lines = ["| objective | inner products | P1 | P2 | P3, terms | coupling |", "|---|---|---|---|---|---|"]
+    for name in WORDS:
+        objective = OBJECTIVES[name]()
+        found, marks = audit(objective), {True: "yes", False: "no"}
+        principles = f"{marks[found.simultaneous_alignment]} | {marks[found.accurate_energy]} | {found.terms}"
+        lines.append(f"| [`{name}`](objectives/{name}.md) | {cost(objective)} | {principles} | {found.coupling} |")
+    return "\n".join(lines)
+
+
+def objective_page(name: str) -> str:
+    """Markdown: what the YAML says and what the code knows."""
+    words, objective = WORDS[name], OBJECTIVES[name]()
+    views = int(min(4, objective.most_views))
+    found = audit(objective, views=views)
+    marks = {True: "holds", False: "does not hold"}
+    return f"""# {words["title"]}
+
+{words["when"].strip()}
+
+$$
+{words["equation"].strip()}
+$$
+
+as the code has it, on the [positives P and energies A](../inside.md#p-and-a): `{objective.equation}`
+
+```python
+import torch, manyviews as mv
+
+objective = mv.get_objective("{name}")
+z = torch.randn(64, {views}, 128, requires_grad=True)  # (instances, views, dim)
+objective(z).backward()
+```
+
+| | |
+|---|---|
+| class | [`{type(objective).__name__}`](../api/losses.md#manyviews.losses.{type(objective).__name__}) |
+| inner products | {cost(objective)}, of M instances and N views |
+| views | {"exactly two" if objective.most_views == 2 else "two or more, some of them missing"} |
+| P1, all views aligned at once | {marks[found.simultaneous_alignment]} |
+| P2, energy of a complete configuration | {marks[found.accurate_energy]} |
+| P3, terms of an instance at {views} views | {found.terms} |
+| alignment and uniformity | coupling: {found.coupling} |
+| reference | {words["paper"]} |
+
+The principles are [measured](../paper.md#how-the-principles-are-measured) by differentiating the loss.
+
+## Defaults
+
+| option | default |
+|---|---|
+{defaults(type(objective))}
+
+What each does is in the [reference](../api/losses.md#manyviews.losses.{type(objective).__name__}); those that all
+objectives have are in that of [`Objective`](../api/losses.md#manyviews.losses.Objective).
+"""
+
+
+def defaults(kind: type[Objective]) -> str:
+    own, shared = (inspect.signature(each.__init__).parameters for each in (kind, Objective))
+    found = {**shared, **own}
+    rows = [(name, found[name].default) for name in found if found[name].default is not inspect.Parameter.empty]
+    return "\n".join(f"| `{name}` | `{value!r}` |" for name, value in rows)

@@ -1,0 +1,179 @@
+"""What README and docs say can be done is done: Python blocks run, commands and their flags exist."""
+
+import contextlib
+import io
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import tyro
+from PIL import Image
+
+import manyviews as mv
+from manyviews.cli import COMMANDS
+from manyviews.cli.evaluate import evaluate_command
+from manyviews.cli.reproduce import reproduce_command
+from manyviews.cli.train import train_command
+from manyviews.experiments import EXPERIMENTS
+from manyviews.losses import OBJECTIVES
+from manyviews.training import RECIPES
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md"))
+)
+HEAVY = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}
+MEASURED = {"list", "theorem", "principles"}
+
+
+def blocks(text: str, language: str) -> list[str]:
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(rf"^{indent}", "", block, flags=re.MULTILINE) for indent, block in found]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the documentation's names are: runs/demo, a.jpg, b.jpg and a folder of pictures."""
+    place = tmp_path_factory.mktemp("docs")
+    (place / "pictures").mkdir()
+    for number, image in enumerate(mv.load_dataset("photos")["test"].images[:16]):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        picture.save(place / "pictures" / f"{number}.png")
+        if number < 2:
+            picture.save(place / f"{'ab'[number]}.jpg")
+    config = mv.Config(epochs=1, limit=128, batch_size=64, held_out=0, probe=False, threads=1)
+    mv.train(config, output=place / "runs/demo")
+    return place
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in (ROOT / page).read_text()])
+def test_python_of_the_page_runs_and_prints_what_it_says(page: str, place: Path) -> None:
+    text = (ROOT / page).read_text()
+    code = "\n".join(blocks(text, "python"))
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=place)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line not in text.splitlines()] == []
+
+
+def test_objectives_have_a_page_each_whose_code_runs() -> None:
+    hooks = runpy.run_path(str(ROOT / "docs/hooks.py"))
+    assert set(hooks["WORDS"]) == set(OBJECTIVES)
+    for name in OBJECTIVES:
+        (code,) = blocks(hooks["objective_page"](name), "python")
+        exec(code, {})
+
+
+@cache
+def flags(command: str) -> set[str]:
+    """The flags of a command, as its help lists them."""
+    function = HEAVY[command]([command]) if command in HEAVY else COMMANDS[command]
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+        tyro.cli(function, args=["--help"])
+    return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", said.getvalue()))
+
+
+def simple_commands(text: str) -> Iterator[list[str]]:
+    """The commands of shell code, as words, and those in the running text's `manyviews ...`."""
+    for block in blocks(text, "bash"):
+        done = subprocess.run(["bash", "-n"], input=block, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.shlex(line, posix=True, punctuation_chars=True)
+            words.whitespace_split = True
+            command: list[str] = []
+            for word in words:
+                if set(word) <= set("();<>|&"):
+                    yield command
+                    command = []
+                else:
+                    command.append(word)
+            yield command
+    for inline in re.findall(r"`((?:manyviews|make|python|pip|torchrun) [^`\n]+)`", text):
+        yield shlex.split(inline)
+
+
+def problem(words: list[str]) -> str | None:
+    """What is wrong with a command, if it is one of ours."""
+    while words and words[0] in ("do", "then", "if", "srun"):
+        words = words[1:]
+    if not words:
+        return None
+    program = words[0].rsplit("/", 1)[-1]
+    if program == "make":
+        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        return None if set(words[1:]) <= targets else f"no target {words[1:]}"
+    if program == "pip" and "install" in words:
+        extras = (ROOT / "pyproject.toml").read_text()
+        named = [name for word in words for part in re.findall(r"\[(.*?)\]", word) for name in part.split(",")]
+        return next((f"no extra {name}" for name in named if f"\n{name} = [" not in extras), None)
+    if program.startswith("python") and len(words) > 1 and words[1].endswith(".py"):
+        script = ROOT / words[1]
+        if not script.exists():
+            return f"no script {script}"
+        unknown = [word for word in words[2:] if word.startswith("-") and word not in script.read_text()]
+        return f"{words[1]} has no {unknown}" if unknown else None
+    if program == "torchrun":
+        from torch.distributed.run import get_args_parser
+
+        get_args_parser().parse_args(words[1:])
+    if "-m" in words:
+        module = words[words.index("-m") + 1]
+        if module == "benchmarks":
+            return None if set(words[3:]) <= {"losses", "views", "training", "evaluation"} else f"no {words[3:]}"
+        words = words[words.index("-m") + 1 :] if module == "manyviews" else []
+    return of_ours(words[1:]) if words and words[0] == "manyviews" else None
+
+
+def of_ours(words: list[str]) -> str | None:
+    name, *rest = words
+    if name not in {*HEAVY, *COMMANDS}:
+        return f"no command {name}"
+    for word, following in pairwise([*rest, ""]):
+        known = flags(name)
+        if word.startswith("-") and word not in known:
+            return f"{name} has no {word}"
+        if following.startswith("$") or following.isupper():
+            continue
+        if word in ("--objective", "--objectives") and following not in {*OBJECTIVES, "pwe", "avg"}:
+            return f"no objective {following}"
+        if word == "--recipe" and following not in RECIPES and not following.endswith(".yaml"):
+            return f"no recipe {following}"
+    if (
+        name == "reproduce"
+        and rest
+        and not rest[0].startswith("-")
+        and rest[0] not in {*EXPERIMENTS, *MEASURED, "NAME"}
+    ):
+        return f"no table {rest[0]}"
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_the_page_exist_with_their_flags(page: str) -> None:
+    wrong = [(found, words) for words in simple_commands((ROOT / page).read_text()) if (found := problem(list(words)))]
+    assert wrong == []
+
+
+def test_a_command_that_is_not_there_is_noticed() -> None:
+    """The check itself can fail."""
+    text = """
+```bash
+manyviews train --viewz 4
+make nothing
+torchrun --nproc-per-node 2 -m manyviews train --objective mv-nothing
+pip install '.[nothing]'
+python examples/sphere.py --nothing
+manyviews reproduce table9
+```
+and `manyviews nothing`"""
+    assert sum(problem(words) is not None for words in simple_commands(text)) == 7

@@ -1,0 +1,87 @@
+"""The package as it is handed out: versions agree, wheel and sdist hold what is needed, hooks are valid."""
+
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+import manyviews
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_versions_agree(built: Path) -> None:
+    version = manyviews.__version__
+    assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+    assert re.search(rf"^## {re.escape(version)}$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert {path.name for path in built.iterdir()} == {
+        f"manyviews-{version}-py3-none-any.whl",
+        f"manyviews-{version}.tar.gz",
+    }
+
+
+def test_wheel_holds_every_file_of_the_package(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with ZipFile(wheel) as file:
+        inside = {name for name in file.namelist() if name.startswith("manyviews/")}
+    source = ROOT / "src"
+    wanted = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
+    assert inside == {name for name in wanted if "__pycache__" not in name}
+
+
+def test_ten_steps_run_from_the_wheel_alone(built: Path, tmp_path: Path) -> None:
+    """Outside the checkout, so that nothing is found that the wheel does not bring."""
+    (wheel,) = built.glob("*.whl")
+    with ZipFile(wheel) as file:
+        file.extractall(tmp_path / "installed")
+    for arguments in ("train --help", "train --limit 160 --batch-size 16 --epochs 1 --held-out 0 --no-probe -o run"):
+        command = [sys.executable, "-m", "manyviews", *arguments.split()]
+        environment = {"PYTHONPATH": str(tmp_path / "installed"), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
+        where = [sys.executable, "-c", "import manyviews; print(manyviews.__file__)"]
+        told = subprocess.run(where, check=True, capture_output=True, text=True, cwd=tmp_path, env=environment).stdout
+        assert told.startswith(str(tmp_path))
+        subprocess.run(command, check=True, capture_output=True, cwd=tmp_path, env=environment)
+    assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 11
+
+
+def test_sdist_can_be_tested_and_built_again(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as file:
+        inside = {name.partition("/")[2] for name in file.getnames()}
+    for name in ("pyproject.toml", "Makefile", "constraints.txt", "mkdocs.yml", "tests/test_project.py", "LICENSE"):
+        assert name in inside
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= inside
+
+
+def test_pre_commit_hooks_are_valid() -> None:
+    subprocess.run(
+        [sys.executable, "-m", "pre_commit", "validate-config", str(ROOT / ".pre-commit-config.yaml")], check=True
+    )
+
+
+def test_benchmarks_run_and_write_one_table(tmp_path: Path) -> None:
+    import json
+
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--threads", "1", "--output", str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert {row["room"] for row in found["rows"]} == {"losses", "views", "training", "evaluation"}
+    assert all(row["ours"] > 0 and row["ratio"] == row["ours"] / row["theirs"] for row in found["rows"])
+    assert {"pytorch-metric-learning", "lightly", "torch"} <= set(found["versions"])
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert all(f"| {row['work']} | {row['beside']} |" in text for row in found["rows"])
