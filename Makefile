@@ -33,7 +33,7 @@ format: $(READY) ## Put the code into our style
 	$(BIN)/ruff format .
 
 docs: $(READY) ## Build the documentation into site/, without a warning
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 demo: $(READY) ## Train on the photos in the package, evaluate, write a report: about two minutes on two cores
 	$(BIN)/manyviews train --output runs/demo --overwrite
