@@ -239,10 +239,32 @@ def test_many_files_are_checked_by_header(tmp_path: Path, monkeypatch: pytest.Mo
         list(images)
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "traffic")
-    (root / "cat").rename(root / "train")
+def test_a_class_may_be_called_train_below_train(tmp_path: Path) -> None:
+    root = folder_of_classes(tmp_path / "traffic", ("train",))
+    (root / "train" / "cat").rename(root / "train" / "train")
     assert load_dataset(root).classes == ("dog", "train")
+
+
+@pytest.mark.parametrize("name", ["train", "Train", "training"])
+def test_a_folder_beside_train_that_is_no_split_is_refused(tmp_path: Path, name: str) -> None:
+    root = folder_of_classes(tmp_path / "pets", (name, "extra", "test"))
+    with pytest.raises(
+        DatasetError, match=rf"pets holds {name} and also extra, which is no split \(train, .* dev, test"
+    ):
+        load_dataset(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [("val", "valid"), ("dev", "valid"), ("Validation", "valid"), ("testing", "test")]
+)
+def test_splits_have_the_same_names_everywhere(tmp_path: Path, name: str, split: str) -> None:
+    images = np.zeros((2, 4, 4, 3), np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, **{f"{name}_images": images})
+    np.savez(tmp_path / "bundle.npz", text=np.ones((2, 3)), **{f"{name}/text": np.ones((2, 3))})
+    (tmp_path / "sims.pkl").write_bytes(pickle.dumps({part: {"text": np.ones((2, 3))} for part in ("train", name)}))
+    folder_of_classes(tmp_path / "pets", ("train", name))
+    for source in ("images.npz", "bundle.npz", "sims.pkl", "pets"):
+        assert list(load_dataset(tmp_path / source).splits) == ["train", split]
 
 
 def test_splits_that_two_folders_claim(tmp_path: Path) -> None:

@@ -23,12 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyviews.data.dataset import Dataset, DatasetError, Split
+from manyviews.data.dataset import Dataset, DatasetError, Split, split_of
 from manyviews.data.matlab import load_matlab
 from manyviews.data.modality import Modality
 
-SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
-SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "valid")
 LABELS = ("label", "labels", "y")
 IDS = ("id", "ids")
 ALIKE = dict.fromkeys(LABELS, "label") | dict.fromkeys(IDS, "id")
@@ -85,9 +83,9 @@ def parsed(key: str) -> tuple[str, str]:
         (('train', 'text'), ('test', 'text_length'), ('valid', 'audio'), ('train', 'audio'))
     """
     before, after, slash = key.partition("_"), key.rpartition("_"), key.partition("/")
-    for split, what in ((slash[0], slash[2]), (after[2], after[0]), (before[0], before[2])):
-        if split.lower() in SPLITS and what:
-            return SPLITS[split.lower()], what
+    for name, what in ((slash[0], slash[2]), (after[2], after[0]), (before[0], before[2])):
+        if (split := split_of(name)) and what:
+            return split, what
     return "train", key
 
 

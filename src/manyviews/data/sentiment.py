@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from manyviews.data.bundles import SPLITS, Raw, assembled
-from manyviews.data.dataset import Dataset, DatasetError
+from manyviews.data.bundles import Raw, assembled
+from manyviews.data.dataset import Dataset, DatasetError, split_of
 from manyviews.data.pickles import load_numpy_pickle
 
 MODALITIES = ("text", "audio", "vision")
@@ -30,7 +30,7 @@ def load_pickle(path: Path) -> Dataset:
     """A bundle of MMSA or MultiBench."""
     with path.open("rb") as file:
         held = _named(load_numpy_pickle(file, str(path)))
-    parts = {SPLITS[split]: part for split, part in held.items() if split in SPLITS and isinstance(part, dict)}
+    parts = {split: part for name, part in held.items() if (split := split_of(name)) and isinstance(part, dict)}
     if not parts:
         raise DatasetError(f"{path}: expected train, valid and test, as MMSA and MultiBench have, got {_told(held)}")
     notes: list[str] = []
@@ -111,7 +111,7 @@ def _corpora(path: Path, notes: list[str]) -> dict[str, dict[str, dict[str, Any]
     try:
         with zipfile.ZipFile(path) as archive:
             for member in sorted(archive.namelist()):
-                split = SPLITS.get(member.partition("_")[0].rstrip("0123456789"))
+                split = split_of(member.partition("_")[0].rstrip("0123456789"))
                 if split is None or split in found or not member.endswith("_corpus.npy"):
                     notes.append(f"{member} of {path} is not read")
                     continue
