@@ -22,6 +22,10 @@ from PIL import Image
 
 from manyviews.data import BadImageError, DatasetError, ImageFiles, Split, arrays, cifar, download, files, load_dataset
 from manyviews.data.pickles import load_numpy_pickle
+from manyviews.export import Pictures
+from manyviews.training import Config, EvaluationConfig
+from manyviews.training.assess import evaluation_name
+from manyviews.training.setup import located
 from manyviews.views import MultiCrop, SimCLRPolicy, ViewBatches, batches
 
 REAL_CIFAR = Path(os.environ.get("MANYVIEWS_TEST_CIFAR", "nowhere"))
@@ -322,6 +326,20 @@ def test_malformed_exif_is_a_broken_image(tmp_path: Path) -> None:
         (tmp_path / "a.jpg").write_bytes(bytes(content))
         with contextlib.suppress(BadImageError):  # nothing else may come out
             assert files.read_image(tmp_path / "a.jpg").shape[0] == 3
+
+
+def test_a_name_is_never_the_folder_that_happens_to_lie_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_of_classes(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match=r"photos is the data set of that name: write \./photos for the folder here"):
+        assert len(load_dataset("photos")["train"]) == 2500
+    assert located(Config(data="photos")).data == "photos"
+    assert evaluation_name("photos", "photos", EvaluationConfig()) == "evaluation-photos.json"
+    with pytest.warns(UserWarning, match="write"):
+        assert Pictures.of("photos").path is None
+    assert load_dataset("./photos").classes == load_dataset(Path("photos")).classes == ("cat", "dog")
+    assert located(Config(data="./photos")).data == str(tmp_path / "photos")
+    assert Pictures.of("./photos").path == Path("photos")
 
 
 def test_names_given_as_paths() -> None:

@@ -3,7 +3,7 @@
 from manyviews.data.dataset import Dataset, DatasetError, Split
 from manyviews.data.doubts import suspicious
 from manyviews.data.files import BadImageError, ImageFiles, pixels, read_image
-from manyviews.data.load import data_home, is_image_folder, load_dataset
+from manyviews.data.load import data_home, is_image_folder, load_dataset, path_of
 
 __all__ = [
     "BadImageError",
@@ -14,6 +14,7 @@ __all__ = [
     "data_home",
     "is_image_folder",
     "load_dataset",
+    "path_of",
     "pixels",
     "read_image",
     "suspicious",

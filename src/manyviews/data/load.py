@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from pathlib import Path
 
 from manyviews.data import arrays, bundles, cifar, embedded, files, sentiment
 from manyviews.data.dataset import Dataset, DatasetError
 
 NAMED = ("photos", "digits", *cifar.LAYOUTS)
+NO_SUBFOLDERS = "classes selects subfolders of a folder of images, which {} is not"
 
 
 def data_home() -> Path:
     """Where named data sets are kept: $MANYVIEWS_DATA, else the user's cache."""
     return Path(os.environ.get("MANYVIEWS_DATA") or "~/.cache/manyviews").expanduser()
+
+
+def path_of(source: str | Path) -> Path | None:
+    """The path that a source is, or None if it is the name of a data set, as a text that is one always is.
+
+    Examples:
+        >>> path_of("photos"), str(path_of("./photos"))
+        (None, 'photos')
+    """
+    path = Path(source).expanduser()
+    return None if str(source) in NAMED and not (isinstance(source, Path) and path.exists()) else path
 
 
 def is_image_folder(path: Path) -> bool:
@@ -33,9 +46,9 @@ def load_dataset(
     """A data set by its name or its path.
 
     Args:
-        source: a path that exists, else "photos" or "digits" (in the package), "cifar10" or "cifar100" (in
-            `data_home()`, downloaded if need be). A path is a folder of images, a CIFAR folder or archive, a .npz or
-            .npy file of images, or a bundle of features (.npz, .pkl, .mat, or a folder of MERBench).
+        source: "photos" or "digits" (in the package), "cifar10" or "cifar100" (in `data_home()`, downloaded if need
+            be), or a path: a folder of images, a CIFAR folder or archive, a .npz or .npy file of images, or a bundle of
+            features (.npz, .pkl, .mat, or a folder of MERBench). "./photos" is a path.
         classes: a text file that names the classes (subfolders) to take, one a line.
         strict: a broken image is an error, instead of being named and left out.
         follow_links: take images behind links that lead out of the folder.
@@ -47,13 +60,11 @@ def load_dataset(
         >>> load_dataset("photos")["test"]
         Split({'image': (1000, 3, 32, 32)}, labels)
     """
-    path, name = Path(source).expanduser(), str(source)
+    path, name = path_of(source), str(source)
+    if path is None:
+        return _named(name, classes)
     if classes is not None and not (path.is_dir() and cifar.layout_of(path) is None):
-        raise DatasetError(f"classes selects subfolders of a folder of images, which {name} is not")
-    if name in NAMED and not path.exists():
-        if name in cifar.LAYOUTS:
-            return cifar.load_cifar(name, data_home())
-        return embedded.photos() if name == "photos" else embedded.digits()
+        raise DatasetError(NO_SUBFOLDERS.format(name))
     if not path.exists():
         near = difflib.get_close_matches(name, NAMED, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
@@ -77,3 +88,15 @@ def load_dataset(
     if path.suffix.lower() == ".mat":
         return bundles.load_mat(path)
     raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or an archive of CIFAR")
+
+
+def _named(name: str, classes: str | Path | None) -> Dataset:
+    """A data set by its name, whatever lies in the working directory."""
+    if Path(name).exists():
+        kind = "folder" if Path(name).is_dir() else "file"
+        warnings.warn(f"{name} is the data set of that name: write ./{name} for the {kind} here", stacklevel=3)
+    if classes is not None:
+        raise DatasetError(NO_SUBFOLDERS.format(name))
+    if name in cifar.LAYOUTS:
+        return cifar.load_cifar(name, data_home())
+    return embedded.photos() if name == "photos" else embedded.digits()
