@@ -6,8 +6,11 @@ import io
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import tarfile
 import threading
+import time
 import warnings
 import zlib
 from functools import partial
@@ -542,8 +545,8 @@ def test_an_incomplete_or_hostile_folder_is_refused(tmp_path: Path) -> None:
 class Server(BaseHTTPRequestHandler):
     asked: ClassVar[list[int]] = []
 
-    def __init__(self, content: bytes, cut: list[int], *args: object) -> None:
-        self.content, self.cut = content, cut
+    def __init__(self, content: bytes, cut: list[int], pause: float, *args: object) -> None:
+        self.content, self.cut, self.pause = content, cut, pause
         super().__init__(*args)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
@@ -554,7 +557,9 @@ class Server(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(self.content) - start))
         self.end_headers()
         end = self.cut.pop() if self.cut else len(self.content)
-        self.wfile.write(self.content[start:end])
+        self.wfile.write(self.content[start : start + 1000])
+        time.sleep(self.pause)
+        self.wfile.write(self.content[start + 1000 : end])
 
     def log_message(self, *args: object) -> None:
         pass
@@ -564,8 +569,8 @@ class Server(BaseHTTPRequestHandler):
 def serve() -> object:
     servers = []
 
-    def start(content: bytes, *cut: int) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, content, list(cut)))
+    def start(content: bytes, *cut: int, pause: float = 0.0) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, content, list(cut), pause))
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}/file"
@@ -591,6 +596,27 @@ def test_a_download_is_resumed_and_checked(tmp_path: Path, serve: object) -> Non
     assert [p.name for p in file.parent.iterdir()] == ["file"]
 
 
+FETCH = """
+import sys
+from pathlib import Path
+from manyviews.data.download import download
+download(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+"""
+
+
+def test_of_two_processes_one_downloads(tmp_path: Path, serve: object) -> None:
+    content = os.urandom(3_000_000)
+    address, file = serve(content, pause=2.0), tmp_path / "file"  # type: ignore[operator]
+    Server.asked.clear()
+    words = [sys.executable, "-c", FETCH, address, file, hashlib.md5(content).hexdigest()]
+    both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert Server.asked == [0]
+    assert file.read_bytes() == content
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_download_with_a_wrong_checksum_leaves_nothing(tmp_path: Path, serve: object) -> None:
     address = serve(b"something else")  # type: ignore[operator]
     with pytest.raises(DatasetError, match="has the MD5 checksum"):
@@ -601,6 +627,7 @@ def test_a_download_with_a_wrong_checksum_leaves_nothing(tmp_path: Path, serve: 
 def test_offline_says_what_to_fetch_and_where_to_put_it(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"cannot download http://127\.0\.0\.1:9/x .* put it at .*file"):
         download.download("http://127.0.0.1:9/x", tmp_path / "file", "0" * 32)
+    assert list(tmp_path.iterdir()) == []
 
 
 # arrays
