@@ -190,7 +190,7 @@ def test_broken_images_are_named_and_left_out(tmp_path: Path) -> None:
     (warning,) = said
     assert all(name in str(warning.message) for name in ("half.jpg", "fake.png", "empty.jpg"))
     assert len(data["train"]) == 6
-    assert len(data.skipped) == 3
+    assert len(data.notes) == 3
     with pytest.raises(BadImageError, match=r"half\.jpg is no whole image"):
         load_dataset(root, strict=True)
 

@@ -53,7 +53,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
         if "/" in key and "/" in what:
             raise DatasetError(f"{where}: {key} begins with no split: expected train/..., valid/... or test/...")
         if array.ndim == 0:
-            notes.append(f"{key} is a single value")
+            notes.append(f"{where}: {key} is a single value, and left out")
             continue
         raw = raws.setdefault(split, Raw())
         if (split, ALIKE.get(what, what)) in known:
@@ -69,7 +69,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
         elif modality and suffix == "present":
             raw.present[modality] = array
         elif array.dtype.kind in "US":
-            notes.append(f"{key} is text, not numbers")
+            notes.append(f"{where}: {key} is text, not numbers, and left out")
         else:
             raw.modalities[what] = array
     return assembled(raws, name, where, notes)

@@ -26,6 +26,10 @@ class DatasetError(ValueError):
     """Data that cannot be what it is said to be; the message names the file and what to do."""
 
 
+class DatasetWarning(UserWarning):
+    """What was left out of data or changed in it, as its `notes` say."""
+
+
 def split_of(name: str) -> str | None:
     """Which split a name in a file or a folder stands for.
 
@@ -117,8 +121,8 @@ class Dataset:
     name: str
     splits: Mapping[str, Split]
     classes: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = field(default=(), repr=False)
-    """What was left out, and why, one line each."""
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    """What was left out or changed, and why, one line each."""
     views: tuple[str, ...] = ()
     """Modalities that are taken as views where none are named; all if empty."""
 

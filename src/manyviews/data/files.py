@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from manyviews.data.dataset import IMAGE, SPLITS, Dataset, DatasetError, Split, split_of
+from manyviews.data.dataset import IMAGE, SPLITS, Dataset, DatasetError, DatasetWarning, Split, split_of
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif"}
 MOST_PIXELS = 100_000_000
@@ -147,7 +147,7 @@ def load_folder(root: Path, classes: Path | None = None, strict: bool = False, f
     if skipped:
         lines = [*skipped[:10], "..."] if len(skipped) > 10 else skipped
         message = f"{len(skipped)} {'file' if len(skipped) == 1 else 'files'} of {root} left out:"
-        warnings.warn("\n  ".join([message, *lines]), stacklevel=3)
+        warnings.warn("\n  ".join([message, *lines]), DatasetWarning, stacklevel=3)
     return Dataset(root.resolve().name, splits, names, tuple(skipped))
 
 

@@ -8,9 +8,11 @@ import warnings
 from pathlib import Path
 
 from manyviews.data import arrays, bundles, cifar, embedded, files, sentiment
-from manyviews.data.dataset import Dataset, DatasetError
+from manyviews.data.dataset import Dataset, DatasetError, DatasetWarning
 
 NAMED = ("photos", "digits", *cifar.LAYOUTS)
+MOST_NOTES = 10
+"""Of a bundle's, that are warned of."""
 NO_SUBFOLDERS = "classes selects subfolders of a folder of images, which {} is not"
 
 
@@ -43,7 +45,7 @@ def load_dataset(
     strict: bool = False,
     follow_links: bool = False,
 ) -> Dataset:
-    """A data set by its name or its path.
+    """A data set by its name or its path; what had to be left out or changed is a `DatasetWarning`.
 
     Args:
         source: "photos" or "digits" (in the package), "cifar10" or "cifar100" (in `data_home()`, downloaded if need
@@ -78,9 +80,20 @@ def load_dataset(
             raise DatasetError(f"{path} holds more than one CIFAR: name one of {', '.join(map(str, inside))}")
         if inside:
             return load_dataset(inside[0])
-        if sentiment.is_merbench(path):
-            return sentiment.load_merbench(path)
-        return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
+        if not sentiment.is_merbench(path):
+            return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
+    data = _bundle(path)
+    for note in data.notes[:MOST_NOTES]:
+        warnings.warn(note, DatasetWarning, stacklevel=2)
+    if (more := len(data.notes) - MOST_NOTES) > 0:
+        warnings.warn(f"{path}: {more} more, which `manyviews data` shows", DatasetWarning, stacklevel=2)
+    return data
+
+
+def _bundle(path: Path) -> Dataset:
+    """Features or images of a file, or of a folder of MERBench."""
+    if path.is_dir():
+        return sentiment.load_merbench(path)
     if path.suffix.lower() in (".npz", ".npy"):
         return arrays.load_arrays(path)
     if path.suffix.lower() in (".pkl", ".pickle"):

@@ -72,7 +72,7 @@ def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
         elif mask is not None and rows.ndim == 3 and rows.shape[1] == np.asarray(part["text_bert"]).shape[2]:
             raw.lengths[name] = mask  # aligned to the words, or the words themselves
     if extra := [key for key in part if key.startswith("regression_labels_")]:
-        notes.append(f"{where}: {', '.join(extra)} are labels of single modalities")
+        notes.append(f"{where}: {', '.join(extra)} are labels of single modalities, and left out")
     return raw
 
 
