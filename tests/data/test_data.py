@@ -23,7 +23,18 @@ import pytest
 import torch
 from PIL import Image
 
-from manyviews.data import BadImageError, DatasetError, ImageFiles, Split, arrays, cifar, download, files, load_dataset
+from manyviews.data import (
+    BadImageError,
+    DatasetError,
+    ImageFiles,
+    Split,
+    arrays,
+    cifar,
+    download,
+    files,
+    load_dataset,
+    pickles,
+)
 from manyviews.data.pickles import load_numpy_pickle
 from manyviews.export import Pictures
 from manyviews.training import Config, EvaluationConfig
@@ -406,6 +417,20 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) 
 def test_broken_and_tricky_pickles_are_refused(content: bytes) -> None:
     with pytest.raises(DatasetError, match="evil"):
         load_numpy_pickle(io.BytesIO(content), "evil")
+
+
+@pytest.mark.parametrize(
+    "name", ["_codecs encode", "numpy dtype", "numpy.core.multiarray scalar", "numpy.core.multiarray _reconstruct"]
+)
+@pytest.mark.parametrize("attribute", ["__defaults__", "_made", "value"])
+def test_a_pickle_cannot_change_what_reads_it(name: str, attribute: str) -> None:
+    module, called = name.split()
+    state = f"(N}}V{attribute}\n(Vlatin1\ntst"  # (None, {attribute: ("latin1",)}), set by `b`
+    with pytest.raises(DatasetError, match="evil"):
+        load_numpy_pickle(io.BytesIO(f"c{module}\n{called}\n{state}b.".encode()), "evil")
+    assert pickles._encoded.__defaults__ is None
+    assert pickles._Array.value is None
+    assert pickles._NumpyOnly(io.BytesIO(b"c_codecs\nencode\n(Va\nVlatin1\ntR.")).load() == b"a"
 
 
 class Forged:
