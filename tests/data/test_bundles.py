@@ -108,7 +108,25 @@ def test_images_and_features_mix(tmp_path: Path) -> None:
         ({"text": TEXT, "text_length": np.arange(3)}, "lengths must be a whole number for 6 rows"),
         ({"audio": AUDIO, "audio_length": LENGTHS}, "lengths are for sequences"),
         ({"audio": AUDIO, "text_length": LENGTHS}, "text_length without text"),
-        ({"audio": AUDIO, "audio_present": np.full(6, 2)}, "presence must be true or false"),
+        (
+            {"text": TEXT, "text_length": np.array([5, 2, 1.5, 4, 3, 5])},
+            "row 2 has a length of 1.5, and must have 1 to 5",
+        ),
+        ({"text": TEXT, "text_length": np.array([5, np.inf] * 3)}, "row 1 has a length of inf"),
+        ({"text": TEXT, "text_length": np.array([5, np.nan] * 3)}, "row 1 has a length of nan"),
+        ({"text": TEXT, "text_length": np.array(list("abcdef"))}, r"for 6 rows, got <U1 \(6,\)"),
+        ({"audio": AUDIO, "audio_present": np.array([1, 1, 0, 1, 2, 1])}, "row 4 has a presence of 2, and must have 0"),
+        ({"audio": AUDIO, "audio_present": np.ones(5)}, r"true or false for 6 rows, got float64 \(5,\)"),
+        ({"text and audio": AUDIO}, "it holds ' and ', and results join names by ' . ', ' to ', ' and '"),
+        ({"text\n": AUDIO}, "it cannot be printed"),
+        (
+            {"a_train": AUDIO, "y_train": np.ones(6), "a_test": AUDIO, "y_test": np.array(list("abcdef"))},
+            r"bundle\.npz: labels are text in test and numbers in train",
+        ),
+        (
+            {"a_train": AUDIO, "y_train": np.arange(6), "a_test": AUDIO, "y_test": np.array(list("012345"))},
+            "labels are text in test and numbers in train",
+        ),
         ({"audio": np.where(np.arange(6)[:, None] == 4, np.nan, AUDIO)}, "row 4 has none of audio: leave it out"),
         (
             {"text_train": TEXT, "text_test": TEXT[:, :, :2]},
@@ -201,7 +219,7 @@ def test_a_pickle_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
         load_dataset(tmp_path / "a.pkl")
     assert capsys.readouterr().out == ""
     for held, message in (
-        ([1], "a dictionary of splits"),
+        ([1], r"a\.pkl: expected a dictionary of splits, got list"),
         ({"a": 1}, "expected train, valid and test"),
         ({"train": {}}, "expected text"),
     ):
@@ -295,6 +313,9 @@ def test_folders_of_merbench(tmp_path: Path, below: str) -> None:
         load_dataset(root)
     np.savez(root / "label.npz", train_corpus=np.array({"../t0": {"val": 1.0}}, dtype=object))
     with pytest.raises(DatasetError, match="is no name of a file"):
+        load_dataset(root)
+    np.savez(root / "label.npz", train_corpus=np.array(["t0"], dtype=object))
+    with pytest.raises(DatasetError, match=r"label\.npz, train_corpus\.npy: expected a dictionary of names, got str"):
         load_dataset(root)
     (root / "label.npz").write_bytes(b"nothing")
     with pytest.raises(DatasetError, match="holds no labels as MERBench writes them"):

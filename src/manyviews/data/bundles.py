@@ -29,6 +29,8 @@ from manyviews.data.modality import Modality
 
 LABELS = ("label", "labels", "y")
 IDS = ("id", "ids")
+JOINING = (" + ", " to ", " and ")
+"""Words between the names of modalities in results; a name that holds one could be read in two ways."""
 ALIKE = dict.fromkeys(LABELS, "label") | dict.fromkeys(IDS, "id")
 
 
@@ -154,6 +156,9 @@ def _labels(raws: Mapping[str, Raw], where: str) -> tuple[dict[str, Tensor], tup
         if array.dtype.kind == "f" and not np.isfinite(flat[split]).all():
             row = int(np.flatnonzero(~np.isfinite(flat[split]))[0])
             raise DatasetError(f"{where}, {split}: the label of row {row} is {flat[split][row]}")
+    texts = [split for split, array in flat.items() if array.dtype.kind == "U"]
+    if numbers := [split for split in flat if texts and split not in texts]:
+        raise DatasetError(f"{where}: labels are text in {', '.join(texts)} and numbers in {', '.join(numbers)}")
     if any(array.dtype.kind == "f" for array in flat.values()):
         return {split: torch.from_numpy(array.astype(np.float32)) for split, array in flat.items()}, ()
     names = np.unique(np.concatenate(list(flat.values())))
@@ -168,10 +173,11 @@ def _checked(raw: Raw, labels: Tensor | None, where: str, notes: list[str]) -> S
         told = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise DatasetError(f"{where}: modalities must have the same instances, got {told}")
     for name in raw.modalities:
-        if not name.isprintable() or any(sign in name for sign in (" + ", " to ", " and ")):
-            raise DatasetError(
-                f"{where}: {name!r} is no name for a modality: it must be plain, without + between words"
-            )
+        if not name.isprintable():
+            raise DatasetError(f"{where}: {name!r} is no name for a modality: it cannot be printed")
+        if used := [word for word in JOINING if word in name]:
+            joining = f"results join names by {', '.join(map(repr, JOINING))}"
+            raise DatasetError(f"{where}: {name!r} is no name for a modality: it holds {used[0]!r}, and {joining}")
     for kind, names in (("length", raw.lengths), ("present", raw.present)):
         if odd := [name for name in names if name not in raw.modalities]:
             raise DatasetError(f"{where}: {odd[0]}_{kind} without {odd[0]}")

@@ -29,7 +29,7 @@ ENDINGS = ("-UTT", "-FRA")
 def load_pickle(path: Path) -> Dataset:
     """A bundle of MMSA or MultiBench."""
     with path.open("rb") as file:
-        held = _named(load_numpy_pickle(file, str(path)))
+        held = _named(load_numpy_pickle(file, str(path)), f"{path}: expected a dictionary of splits")
     parts = {split: part for name, part in held.items() if (split := split_of(name)) and isinstance(part, dict)}
     if not parts:
         raise DatasetError(f"{path}: expected train, valid and test, as MMSA and MultiBench have, got {_told(held)}")
@@ -43,12 +43,12 @@ def load_pickle(path: Path) -> Dataset:
     return assembled(raws, path.stem, str(path), notes)
 
 
-def _named(held: Any) -> dict[str, Any]:
+def _named(held: Any, expected: str) -> dict[str, Any]:
     """Pickles of Python 2 have bytes for names."""
     if not isinstance(held, dict):
-        raise DatasetError(f"expected a dictionary of splits, got {type(held).__name__}")
+        raise DatasetError(f"{expected}, got {type(held).__name__}")
     named = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in held.items()}
-    return {key: _named(value) if isinstance(value, dict) else value for key, value in named.items()}
+    return {key: _named(value, expected) if isinstance(value, dict) else value for key, value in named.items()}
 
 
 def _told(held: dict[str, Any]) -> str:
@@ -119,7 +119,8 @@ def _corpora(path: Path, notes: list[str]) -> dict[str, dict[str, dict[str, Any]
                     np.lib.format.read_magic(file)
                     np.lib.format.read_array_header_1_0(file)
                     held = load_numpy_pickle(file, f"{path}, {member}")
-                found[split] = _named(held[0] if isinstance(held, list) else held)
+                expected = f"{path}, {member}: expected a dictionary of names"
+                found[split] = _named(held[0] if isinstance(held, list) else held, expected)
     except (zipfile.BadZipFile, ValueError, TypeError, KeyError, IndexError) as error:
         raise DatasetError(f"{path} holds no labels as MERBench writes them: {error!r}") from error
     if not found or not all(found.values()):
