@@ -11,6 +11,7 @@ import torch
 from manyviews.cli.data import show_data
 from manyviews.data import DatasetError, DatasetWarning, load_dataset, suspicious
 from manyviews.data.matlab import load_matlab
+from manyviews.export import Pictures
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
 random = np.random.default_rng(0)
@@ -300,6 +301,8 @@ def test_folders_of_merbench(tmp_path: Path, below: str) -> None:
         if name != "t1":
             np.save(tmp_path / "hubert-FRA" / f"{name}.npy", TEXT[number, : LENGTHS[number]])
     data = load_dataset(root)
+    with pytest.raises(DatasetError, match="there are no images, only bert-UTT, hubert-FRA"):
+        Pictures.of(root)
     assert list(data.splits) == ["train", "valid", "test"]
     train = data["train"]
     assert train.ids == ("t0", "t1", "t2")

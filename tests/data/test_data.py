@@ -362,6 +362,13 @@ def test_names_given_as_paths() -> None:
         load_dataset("photos", classes="list.txt")
 
 
+def test_classes_are_not_chosen_of_a_folder_that_holds_cifar(tmp_path: Path) -> None:
+    write_cifar(tmp_path / cifar.LAYOUTS["cifar10"].folder, cifar.LAYOUTS["cifar10"])
+    (tmp_path / "list.txt").write_text("c1")
+    with pytest.raises(DatasetError, match="classes selects subfolders"):
+        load_dataset(tmp_path, classes=tmp_path / "list.txt")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

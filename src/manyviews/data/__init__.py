@@ -3,7 +3,7 @@
 from manyviews.data.dataset import Dataset, DatasetError, DatasetWarning, Split
 from manyviews.data.doubts import suspicious
 from manyviews.data.files import BadImageError, ImageFiles, pixels, read_image
-from manyviews.data.load import data_home, is_image_folder, load_dataset, path_of
+from manyviews.data.load import data_home, load_dataset, path_of
 
 __all__ = [
     "BadImageError",
@@ -13,7 +13,6 @@ __all__ = [
     "ImageFiles",
     "Split",
     "data_home",
-    "is_image_folder",
     "load_dataset",
     "path_of",
     "pixels",

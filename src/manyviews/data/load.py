@@ -32,10 +32,10 @@ def path_of(source: str | Path) -> Path | None:
     return None if str(source) in NAMED and not (isinstance(source, Path) and path.exists()) else path
 
 
-def is_image_folder(path: Path) -> bool:
-    """Whether a path is a folder of images, rather than of CIFAR's files."""
+def is_plain_folder(path: Path) -> bool:
+    """Whether a path is a folder laid out neither as CIFAR's nor as MERBench's: of images, if it holds anything."""
     known = [path, *(path / layout.folder for layout in cifar.LAYOUTS.values())]
-    return path.is_dir() and not any(cifar.layout_of(folder) for folder in known)
+    return path.is_dir() and not any(map(cifar.layout_of, known)) and not sentiment.is_merbench(path)
 
 
 def load_dataset(
@@ -65,24 +65,15 @@ def load_dataset(
     path, name = path_of(source), str(source)
     if path is None:
         return _named(name, classes)
-    if classes is not None and not (path.is_dir() and cifar.layout_of(path) is None):
-        raise DatasetError(NO_SUBFOLDERS.format(name))
     if not path.exists():
         near = difflib.get_close_matches(name, NAMED, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
         raise DatasetError(f"no data set {name!r}{hint} It is neither a path nor one of {', '.join(NAMED)}")
-    layout = cifar.layout_of(path)
-    if layout is not None:
-        return cifar.from_folder(path, layout) if path.is_dir() else cifar.from_archive(path, layout)
-    if path.is_dir():
-        inside = [path / known.folder for known in cifar.LAYOUTS.values() if cifar.layout_of(path / known.folder)]
-        if len(inside) > 1:
-            raise DatasetError(f"{path} holds more than one CIFAR: name one of {', '.join(map(str, inside))}")
-        if inside:
-            return load_dataset(inside[0])
-        if not sentiment.is_merbench(path):
-            return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
-    data = _bundle(path)
+    if is_plain_folder(path):
+        return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
+    if classes is not None:
+        raise DatasetError(NO_SUBFOLDERS.format(name))
+    data = _laid_out(path)
     for note in data.notes[:MOST_NOTES]:
         warnings.warn(note, DatasetWarning, stacklevel=2)
     if (more := len(data.notes) - MOST_NOTES) > 0:
@@ -90,10 +81,16 @@ def load_dataset(
     return data
 
 
-def _bundle(path: Path) -> Dataset:
-    """Features or images of a file, or of a folder of MERBench."""
+def _laid_out(path: Path) -> Dataset:
+    """A file, or a folder of CIFAR or MERBench."""
+    layout = cifar.layout_of(path)
+    if layout is not None:
+        return cifar.from_folder(path, layout) if path.is_dir() else cifar.from_archive(path, layout)
     if path.is_dir():
-        return sentiment.load_merbench(path)
+        inside = [path / known.folder for known in cifar.LAYOUTS.values() if cifar.layout_of(path / known.folder)]
+        if len(inside) > 1:
+            raise DatasetError(f"{path} holds more than one CIFAR: name one of {', '.join(map(str, inside))}")
+        return _laid_out(inside[0]) if inside else sentiment.load_merbench(path)
     if path.suffix.lower() in (".npz", ".npy"):
         return arrays.load_arrays(path)
     if path.suffix.lower() in (".pkl", ".pickle"):
