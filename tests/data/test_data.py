@@ -32,12 +32,13 @@ from manyviews.data import (
     cifar,
     download,
     files,
+    load,
     load_dataset,
     pickles,
 )
 from manyviews.data.pickles import load_numpy_pickle
 from manyviews.export import Pictures
-from manyviews.training import Config, EvaluationConfig
+from manyviews.training import RECIPES, Config, EvaluationConfig
 from manyviews.training.assess import evaluation_name
 from manyviews.training.setup import located
 from manyviews.views import MultiCrop, SimCLRPolicy, ViewBatches, batches
@@ -396,6 +397,13 @@ def test_a_class_whose_only_image_is_broken(tmp_path: Path) -> None:
 def test_a_misspelt_name_gets_the_nearest() -> None:
     with pytest.raises(DatasetError, match="no data set 'cifar': did you mean cifar10"):
         load_dataset("cifar")
+
+
+@pytest.mark.parametrize("recipe", [name for name, config in RECIPES.items() if config.data not in load.NAMED])
+def test_data_that_cannot_be_downloaded_needs_a_path(recipe: str) -> None:
+    for name in (recipe, RECIPES[recipe].data):
+        with pytest.raises(DatasetError, match=rf"{name} cannot be downloaded .* give its path \(--data PATH\)"):
+            load_dataset(name)
 
 
 # pickles

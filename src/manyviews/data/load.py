@@ -11,6 +11,8 @@ from manyviews.data import arrays, bundles, cifar, embedded, files, sentiment
 from manyviews.data.dataset import Dataset, DatasetError, DatasetWarning
 
 NAMED = ("photos", "digits", *cifar.LAYOUTS)
+ELSEWHERE = ("imagenet", "imagenet100", "imagenet1k", "ch-sims", "cmu-mosei")
+"""Data sets that have recipes, and no address to download them from."""
 MOST_NOTES = 10
 """Of a bundle's, that are warned of."""
 NO_SUBFOLDERS = "classes selects subfolders of a folder of images, which {} is not"
@@ -65,6 +67,8 @@ def load_dataset(
     path, name = path_of(source), str(source)
     if path is None:
         return _named(name, classes)
+    if name in ELSEWHERE and not path.exists():
+        raise DatasetError(f"{name} cannot be downloaded from here: get it and give its path (--data PATH)")
     if not path.exists():
         near = difflib.get_close_matches(name, NAMED, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
