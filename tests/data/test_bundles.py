@@ -9,8 +9,9 @@ import scipy.io
 import torch
 
 from manyviews.cli.data import show_data
-from manyviews.data import DatasetError, load_dataset, suspicious
+from manyviews.data import DatasetError, DatasetWarning, load_dataset, suspicious
 from manyviews.data.matlab import load_matlab
+from manyviews.export import Pictures
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
 random = np.random.default_rng(0)
@@ -73,9 +74,21 @@ def test_missing_modalities_are_marked_and_zero(tmp_path: Path) -> None:
 def test_values_that_are_no_numbers_are_zero_and_said(tmp_path: Path) -> None:
     audio = AUDIO.copy()
     audio[1, 2], audio[3, :2] = np.nan, -np.inf
-    data = load_dataset(saved(tmp_path, text=TEXT, audio=audio))
-    assert data.skipped[0].endswith("bundle.npz, train, audio: 3 values that are not finite are taken as 0")
+    with pytest.warns(DatasetWarning) as said:
+        data = load_dataset(saved(tmp_path, text=TEXT, audio=audio))
+    assert [str(warning.message) for warning in said] == list(data.notes)
+    assert data.notes[0].endswith("bundle.npz, train, audio: 3 values that are not finite are taken as 0")
     assert torch.equal(data["train"].modalities["audio"], torch.from_numpy(np.where(np.isfinite(audio), audio, 0)))
+
+
+def test_of_many_notes_some_are_said_and_all_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = saved(tmp_path, text=TEXT, audio=AUDIO, **{f"seed{number}": np.int64(number) for number in range(30)})
+    with pytest.warns(DatasetWarning) as said:
+        assert len(load_dataset(path).notes) == 30
+    assert len(said) == 11
+    assert str(said[10].message) == f"{path}: 20 more, which `manyviews data` shows"
+    show_data(str(path))
+    assert capsys.readouterr().out.count("single value") == 30
 
 
 def test_images_and_features_mix(tmp_path: Path) -> None:
@@ -96,7 +109,25 @@ def test_images_and_features_mix(tmp_path: Path) -> None:
         ({"text": TEXT, "text_length": np.arange(3)}, "lengths must be a whole number for 6 rows"),
         ({"audio": AUDIO, "audio_length": LENGTHS}, "lengths are for sequences"),
         ({"audio": AUDIO, "text_length": LENGTHS}, "text_length without text"),
-        ({"audio": AUDIO, "audio_present": np.full(6, 2)}, "presence must be true or false"),
+        (
+            {"text": TEXT, "text_length": np.array([5, 2, 1.5, 4, 3, 5])},
+            "row 2 has a length of 1.5, and must have 1 to 5",
+        ),
+        ({"text": TEXT, "text_length": np.array([5, np.inf] * 3)}, "row 1 has a length of inf"),
+        ({"text": TEXT, "text_length": np.array([5, np.nan] * 3)}, "row 1 has a length of nan"),
+        ({"text": TEXT, "text_length": np.array(list("abcdef"))}, r"for 6 rows, got <U1 \(6,\)"),
+        ({"audio": AUDIO, "audio_present": np.array([1, 1, 0, 1, 2, 1])}, "row 4 has a presence of 2, and must have 0"),
+        ({"audio": AUDIO, "audio_present": np.ones(5)}, r"true or false for 6 rows, got float64 \(5,\)"),
+        ({"text and audio": AUDIO}, "it holds ' and ', and results join names by ' . ', ' to ', ' and '"),
+        ({"text\n": AUDIO}, "it cannot be printed"),
+        (
+            {"a_train": AUDIO, "y_train": np.ones(6), "a_test": AUDIO, "y_test": np.array(list("abcdef"))},
+            r"bundle\.npz: labels are text in test and numbers in train",
+        ),
+        (
+            {"a_train": AUDIO, "y_train": np.arange(6), "a_test": AUDIO, "y_test": np.array(list("012345"))},
+            "labels are text in test and numbers in train",
+        ),
         ({"audio": np.where(np.arange(6)[:, None] == 4, np.nan, AUDIO)}, "row 4 has none of audio: leave it out"),
         (
             {"text_train": TEXT, "text_test": TEXT[:, :, :2]},
@@ -141,7 +172,8 @@ def mmsa(aligned: bool) -> dict:
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_pickles_of_mmsa(tmp_path: Path, aligned: bool, protocol: int) -> None:
     (tmp_path / "sims.pkl").write_bytes(pickle.dumps(mmsa(aligned), protocol))
-    data = load_dataset(tmp_path / "sims.pkl")
+    with pytest.warns(DatasetWarning, match="left out|taken as 0"):
+        data = load_dataset(tmp_path / "sims.pkl")
     assert list(data.splits) == ["train", "valid", "test"]
     split = data["valid"]
     assert list(split.modalities) == ["text", "audio", "vision"]
@@ -152,7 +184,7 @@ def test_pickles_of_mmsa(tmp_path: Path, aligned: bool, protocol: int) -> None:
     assert split.modalities["audio"][1, :2].all()
     assert split.labels.tolist() == pytest.approx(np.linspace(-1, 1, 6))
     assert split.ids[:2] == ("video$0", "video$1")
-    assert any("audio: 1 values that are not finite" in line for line in data.skipped)
+    assert any("audio: 1 values that are not finite" in line for line in data.notes)
 
 
 def test_pickles_of_multibench(tmp_path: Path) -> None:
@@ -188,7 +220,7 @@ def test_a_pickle_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
         load_dataset(tmp_path / "a.pkl")
     assert capsys.readouterr().out == ""
     for held, message in (
-        ([1], "a dictionary of splits"),
+        ([1], r"a\.pkl: expected a dictionary of splits, got list"),
         ({"a": 1}, "expected train, valid and test"),
         ({"train": {}}, "expected text"),
     ):
@@ -219,11 +251,11 @@ def test_pickles_that_are_not_as_they_should_be_are_named(tmp_path: Path) -> Non
 
 
 def test_lengths_that_contradict_the_steps_are_said(tmp_path: Path) -> None:
-    data = load_dataset(
-        saved(tmp_path, text=TEXT, audio=AUDIO, text_length=np.array([5, 5, 3, 5, 5, 5]), seed=np.int64(3))
-    )
-    assert data.skipped[0] == "seed is a single value"
-    assert data.skipped[1].endswith("text: 2 steps that are not zero lie outside the lengths: left out")
+    path = saved(tmp_path, text=TEXT, audio=AUDIO, text_length=np.array([5, 5, 3, 5, 5, 5]), seed=np.int64(3))
+    with pytest.warns(DatasetWarning, match="left out"):
+        data = load_dataset(path)
+    assert data.notes[0] == f"{path}: seed is a single value, and left out"
+    assert data.notes[1].endswith("text: 2 steps that are not zero lie outside the lengths: left out")
 
 
 def test_emotions_of_merbench_are_classes(tmp_path: Path) -> None:
@@ -234,11 +266,11 @@ def test_emotions_of_merbench_are_classes(tmp_path: Path) -> None:
     corpora = {"train": emotions, "test1": {"c": {"emo": "happy"}}, "test2": {"d": {"emo": "angry"}}}
     arrays = {f"{split}_corpus": np.array(corpus, dtype=object) for split, corpus in corpora.items()}
     np.savez(tmp_path / "label-6way.npz", **arrays)
-    data = load_dataset(tmp_path)
+    with pytest.warns(DatasetWarning, match=r"test2_corpus\.npy of .* is not read"):
+        data = load_dataset(tmp_path)
     assert data.classes == ("angry", "happy")
     assert data["train"].labels.tolist() == [1, 0]
     assert (data["test"].ids, data["test"].labels.tolist()) == (("c",), [1])
-    assert [line for line in data.skipped if line.startswith("test2_corpus.npy of")]
     np.savez(tmp_path / "label-4way.npz", **arrays)
     with pytest.raises(DatasetError, match=r"holds 2 files of labels: keep one of label-4way\.npz"):
         load_dataset(tmp_path)
@@ -269,6 +301,8 @@ def test_folders_of_merbench(tmp_path: Path, below: str) -> None:
         if name != "t1":
             np.save(tmp_path / "hubert-FRA" / f"{name}.npy", TEXT[number, : LENGTHS[number]])
     data = load_dataset(root)
+    with pytest.raises(DatasetError, match="there are no images, only bert-UTT, hubert-FRA"):
+        Pictures.of(root)
     assert list(data.splits) == ["train", "valid", "test"]
     train = data["train"]
     assert train.ids == ("t0", "t1", "t2")
@@ -282,6 +316,9 @@ def test_folders_of_merbench(tmp_path: Path, below: str) -> None:
         load_dataset(root)
     np.savez(root / "label.npz", train_corpus=np.array({"../t0": {"val": 1.0}}, dtype=object))
     with pytest.raises(DatasetError, match="is no name of a file"):
+        load_dataset(root)
+    np.savez(root / "label.npz", train_corpus=np.array(["t0"], dtype=object))
+    with pytest.raises(DatasetError, match=r"label\.npz, train_corpus\.npy: expected a dictionary of names, got str"):
         load_dataset(root)
     (root / "label.npz").write_bytes(b"nothing")
     with pytest.raises(DatasetError, match="holds no labels as MERBench writes them"):
@@ -341,7 +378,8 @@ def test_mat_files_that_are_not_whole(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real bundles are not beside this checkout")
 def test_the_real_bundles_load() -> None:
-    mosi = load_dataset(REAL / "cmu-mosi" / "mosi_3modal.npz")
+    with pytest.warns(DatasetWarning, match="transcript_.* is text, not numbers, and left out"):
+        mosi = load_dataset(REAL / "cmu-mosi" / "mosi_3modal.npz")
     assert {name: tuple(rows.shape) for name, rows in mosi["train"].modalities.items()} == {
         "text": (1447, 100),
         "audio": (1447, 73),

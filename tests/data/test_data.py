@@ -6,8 +6,11 @@ import io
 import os
 import pickle
 import struct
+import subprocess
+import sys
 import tarfile
 import threading
+import time
 import warnings
 import zlib
 from functools import partial
@@ -20,8 +23,24 @@ import pytest
 import torch
 from PIL import Image
 
-from manyviews.data import BadImageError, DatasetError, ImageFiles, Split, arrays, cifar, download, files, load_dataset
+from manyviews.data import (
+    BadImageError,
+    DatasetError,
+    ImageFiles,
+    Split,
+    arrays,
+    cifar,
+    download,
+    files,
+    load,
+    load_dataset,
+    pickles,
+)
 from manyviews.data.pickles import load_numpy_pickle
+from manyviews.export import Pictures
+from manyviews.training import RECIPES, Config, EvaluationConfig
+from manyviews.training.assess import evaluation_name
+from manyviews.training.setup import located
 from manyviews.views import MultiCrop, SimCLRPolicy, ViewBatches, batches
 
 REAL_CIFAR = Path(os.environ.get("MANYVIEWS_TEST_CIFAR", "nowhere"))
@@ -183,7 +202,7 @@ def test_broken_images_are_named_and_left_out(tmp_path: Path) -> None:
     (warning,) = said
     assert all(name in str(warning.message) for name in ("half.jpg", "fake.png", "empty.jpg"))
     assert len(data["train"]) == 6
-    assert len(data.skipped) == 3
+    assert len(data.notes) == 3
     with pytest.raises(BadImageError, match=r"half\.jpg is no whole image"):
         load_dataset(root, strict=True)
 
@@ -239,10 +258,32 @@ def test_many_files_are_checked_by_header(tmp_path: Path, monkeypatch: pytest.Mo
         list(images)
 
 
-def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "traffic")
-    (root / "cat").rename(root / "train")
+def test_a_class_may_be_called_train_below_train(tmp_path: Path) -> None:
+    root = folder_of_classes(tmp_path / "traffic", ("train",))
+    (root / "train" / "cat").rename(root / "train" / "train")
     assert load_dataset(root).classes == ("dog", "train")
+
+
+@pytest.mark.parametrize("name", ["train", "Train", "training"])
+def test_a_folder_beside_train_that_is_no_split_is_refused(tmp_path: Path, name: str) -> None:
+    root = folder_of_classes(tmp_path / "pets", (name, "extra", "test"))
+    with pytest.raises(
+        DatasetError, match=rf"pets holds {name} and also extra, which is no split \(train, .* dev, test"
+    ):
+        load_dataset(root)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [("val", "valid"), ("dev", "valid"), ("Validation", "valid"), ("testing", "test")]
+)
+def test_splits_have_the_same_names_everywhere(tmp_path: Path, name: str, split: str) -> None:
+    images = np.zeros((2, 4, 4, 3), np.uint8)
+    np.savez(tmp_path / "images.npz", images=images, **{f"{name}_images": images})
+    np.savez(tmp_path / "bundle.npz", text=np.ones((2, 3)), **{f"{name}/text": np.ones((2, 3))})
+    (tmp_path / "sims.pkl").write_bytes(pickle.dumps({part: {"text": np.ones((2, 3))} for part in ("train", name)}))
+    folder_of_classes(tmp_path / "pets", ("train", name))
+    for source in ("images.npz", "bundle.npz", "sims.pkl", "pets"):
+        assert list(load_dataset(tmp_path / source).splits) == ["train", split]
 
 
 def test_splits_that_two_folders_claim(tmp_path: Path) -> None:
@@ -302,10 +343,31 @@ def test_malformed_exif_is_a_broken_image(tmp_path: Path) -> None:
             assert files.read_image(tmp_path / "a.jpg").shape[0] == 3
 
 
+def test_a_name_is_never_the_folder_that_happens_to_lie_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_of_classes(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(UserWarning, match=r"photos is the data set of that name: write \./photos for the folder here"):
+        assert len(load_dataset("photos")["train"]) == 2500
+    assert located(Config(data="photos")).data == "photos"
+    assert evaluation_name("photos", "photos", EvaluationConfig()) == "evaluation-photos.json"
+    with pytest.warns(UserWarning, match="write"):
+        assert Pictures.of("photos").path is None
+    assert load_dataset("./photos").classes == load_dataset(Path("photos")).classes == ("cat", "dog")
+    assert located(Config(data="./photos")).data == str(tmp_path / "photos")
+    assert Pictures.of("./photos").path == Path("photos")
+
+
 def test_names_given_as_paths() -> None:
     assert load_dataset(Path("photos")).name == "photos"
     with pytest.raises(DatasetError, match="classes selects subfolders"):
         load_dataset("photos", classes="list.txt")
+
+
+def test_classes_are_not_chosen_of_a_folder_that_holds_cifar(tmp_path: Path) -> None:
+    write_cifar(tmp_path / cifar.LAYOUTS["cifar10"].folder, cifar.LAYOUTS["cifar10"])
+    (tmp_path / "list.txt").write_text("c1")
+    with pytest.raises(DatasetError, match="classes selects subfolders"):
+        load_dataset(tmp_path, classes=tmp_path / "list.txt")
 
 
 @pytest.mark.parametrize(
@@ -337,6 +399,13 @@ def test_a_misspelt_name_gets_the_nearest() -> None:
         load_dataset("cifar")
 
 
+@pytest.mark.parametrize("recipe", [name for name, config in RECIPES.items() if config.data not in load.NAMED])
+def test_data_that_cannot_be_downloaded_needs_a_path(recipe: str) -> None:
+    for name in (recipe, RECIPES[recipe].data):
+        with pytest.raises(DatasetError, match=rf"{name} cannot be downloaded .* give its path \(--data PATH\)"):
+            load_dataset(name)
+
+
 # pickles
 
 
@@ -363,6 +432,20 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) 
 def test_broken_and_tricky_pickles_are_refused(content: bytes) -> None:
     with pytest.raises(DatasetError, match="evil"):
         load_numpy_pickle(io.BytesIO(content), "evil")
+
+
+@pytest.mark.parametrize(
+    "name", ["_codecs encode", "numpy dtype", "numpy.core.multiarray scalar", "numpy.core.multiarray _reconstruct"]
+)
+@pytest.mark.parametrize("attribute", ["__defaults__", "_made", "value"])
+def test_a_pickle_cannot_change_what_reads_it(name: str, attribute: str) -> None:
+    module, called = name.split()
+    state = f"(N}}V{attribute}\n(Vlatin1\ntst"  # (None, {attribute: ("latin1",)}), set by `b`
+    with pytest.raises(DatasetError, match="evil"):
+        load_numpy_pickle(io.BytesIO(f"c{module}\n{called}\n{state}b.".encode()), "evil")
+    assert pickles._encoded.__defaults__ is None
+    assert pickles._Array.value is None
+    assert pickles._NumpyOnly(io.BytesIO(b"c_codecs\nencode\n(Va\nVlatin1\ntR.")).load() == b"a"
 
 
 class Forged:
@@ -502,8 +585,8 @@ def test_an_incomplete_or_hostile_folder_is_refused(tmp_path: Path) -> None:
 class Server(BaseHTTPRequestHandler):
     asked: ClassVar[list[int]] = []
 
-    def __init__(self, content: bytes, cut: list[int], *args: object) -> None:
-        self.content, self.cut = content, cut
+    def __init__(self, content: bytes, cut: list[int], pause: float, *args: object) -> None:
+        self.content, self.cut, self.pause = content, cut, pause
         super().__init__(*args)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
@@ -514,7 +597,9 @@ class Server(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(self.content) - start))
         self.end_headers()
         end = self.cut.pop() if self.cut else len(self.content)
-        self.wfile.write(self.content[start:end])
+        self.wfile.write(self.content[start : start + 1000])
+        time.sleep(self.pause)
+        self.wfile.write(self.content[start + 1000 : end])
 
     def log_message(self, *args: object) -> None:
         pass
@@ -524,8 +609,8 @@ class Server(BaseHTTPRequestHandler):
 def serve() -> object:
     servers = []
 
-    def start(content: bytes, *cut: int) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, content, list(cut)))
+    def start(content: bytes, *cut: int, pause: float = 0.0) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, content, list(cut), pause))
         servers.append(server)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         return f"http://127.0.0.1:{server.server_port}/file"
@@ -551,6 +636,27 @@ def test_a_download_is_resumed_and_checked(tmp_path: Path, serve: object) -> Non
     assert [p.name for p in file.parent.iterdir()] == ["file"]
 
 
+FETCH = """
+import sys
+from pathlib import Path
+from manyviews.data.download import download
+download(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+"""
+
+
+def test_of_two_processes_one_downloads(tmp_path: Path, serve: object) -> None:
+    content = os.urandom(3_000_000)
+    address, file = serve(content, pause=2.0), tmp_path / "file"  # type: ignore[operator]
+    Server.asked.clear()
+    words = [sys.executable, "-c", FETCH, address, file, hashlib.md5(content).hexdigest()]
+    both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert Server.asked == [0]
+    assert file.read_bytes() == content
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
 def test_a_download_with_a_wrong_checksum_leaves_nothing(tmp_path: Path, serve: object) -> None:
     address = serve(b"something else")  # type: ignore[operator]
     with pytest.raises(DatasetError, match="has the MD5 checksum"):
@@ -561,6 +667,7 @@ def test_a_download_with_a_wrong_checksum_leaves_nothing(tmp_path: Path, serve: 
 def test_offline_says_what_to_fetch_and_where_to_put_it(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"cannot download http://127\.0\.0\.1:9/x .* put it at .*file"):
         download.download("http://127.0.0.1:9/x", tmp_path / "file", "0" * 32)
+    assert list(tmp_path.iterdir()) == []
 
 
 # arrays

@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import normalize
 
 import manyviews as mv
+from manyviews.data import DatasetWarning
 from manyviews.evaluation import (
     alignment,
     knn_classify,
@@ -476,3 +477,14 @@ def test_few_images_among_features_train(tmp_path: Path) -> None:
     np.savez(tmp_path / "sizes.npz", **arrays)
     with pytest.raises(mv.DatasetError, match="photo is images of 3 x 8 x 8 in train and images of 3 x 9 x 9 in test"):
         mv.load_dataset(tmp_path / "sizes.npz")
+
+
+def test_what_was_changed_in_the_data_is_in_the_log(tmp_path: Path) -> None:
+    arrays = dict(np.load(bundle(tmp_path / "a.npz", gaps=False)))
+    arrays["train/audio"][3, 1] = np.inf
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.warns(DatasetWarning, match="1 values that are not finite") as said:
+        train(modal(tmp_path / "a.npz", epochs=1), output=tmp_path / "run", quiet=True)
+    assert len(said) == 1
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("warning: " + str(said[0].message)) == 1

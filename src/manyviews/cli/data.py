@@ -1,5 +1,6 @@
 """`manyviews data`."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,9 +27,11 @@ def show_data(
     from rich.console import Console
     from rich.table import Table
 
-    from manyviews.data import load_dataset, suspicious
+    from manyviews.data import DatasetWarning, load_dataset, suspicious
 
-    found = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DatasetWarning)  # shown below
+        found = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)
     print(found.name)
     table = Table()
     for title in ("split", "modality", "kind", "steps", "missing"):

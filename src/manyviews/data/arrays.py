@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from manyviews.data import bundles
-from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split
+from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split, split_of
 from manyviews.data.modality import as_images
 
 MOST_CLASSES = 10**6
 MOST_BYTES = 2**36
-SPLITS = {"train": "train", "val": "valid", "valid": "valid", "test": "test"}
 IMAGES = r"(?:(\w+)_)?(images|labels)|(x|y)(?:_(\w+))?"
 """The names of arrays in a file of images."""
 NAMES = {"images": "images", "x": "images", "labels": "labels", "y": "labels"}
@@ -33,7 +32,7 @@ def load_arrays(path: Path) -> Dataset:
     found: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         match = re.fullmatch(IMAGES, name)
-        split = SPLITS.get((match[1] or match[4] or "train") if match else "")
+        split = split_of((match[1] or match[4] or "train") if match else "")
         if match is None or split is None:
             raise DatasetError(
                 f"{path}: do not know what {name!r} is; expected images, labels, train_images, x_train, ..."

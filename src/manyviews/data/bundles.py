@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyviews.data.dataset import Dataset, DatasetError, Split
+from manyviews.data.dataset import Dataset, DatasetError, Split, split_of
 from manyviews.data.matlab import load_matlab
 from manyviews.data.modality import Modality
 
-SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
-SPLITS |= dict.fromkeys(("val", "valid", "validation", "dev"), "valid")
 LABELS = ("label", "labels", "y")
 IDS = ("id", "ids")
+JOINING = (" + ", " to ", " and ")
+"""Words between the names of modalities in results; a name that holds one could be read in two ways."""
 ALIKE = dict.fromkeys(LABELS, "label") | dict.fromkeys(IDS, "id")
 
 
@@ -55,7 +55,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
         if "/" in key and "/" in what:
             raise DatasetError(f"{where}: {key} begins with no split: expected train/..., valid/... or test/...")
         if array.ndim == 0:
-            notes.append(f"{key} is a single value")
+            notes.append(f"{where}: {key} is a single value, and left out")
             continue
         raw = raws.setdefault(split, Raw())
         if (split, ALIKE.get(what, what)) in known:
@@ -71,7 +71,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
         elif modality and suffix == "present":
             raw.present[modality] = array
         elif array.dtype.kind in "US":
-            notes.append(f"{key} is text, not numbers")
+            notes.append(f"{where}: {key} is text, not numbers, and left out")
         else:
             raw.modalities[what] = array
     return assembled(raws, name, where, notes)
@@ -85,9 +85,9 @@ def parsed(key: str) -> tuple[str, str]:
         (('train', 'text'), ('test', 'text_length'), ('valid', 'audio'), ('train', 'audio'))
     """
     before, after, slash = key.partition("_"), key.rpartition("_"), key.partition("/")
-    for split, what in ((slash[0], slash[2]), (after[2], after[0]), (before[0], before[2])):
-        if split.lower() in SPLITS and what:
-            return SPLITS[split.lower()], what
+    for name, what in ((slash[0], slash[2]), (after[2], after[0]), (before[0], before[2])):
+        if (split := split_of(name)) and what:
+            return split, what
     return "train", key
 
 
@@ -156,6 +156,9 @@ def _labels(raws: Mapping[str, Raw], where: str) -> tuple[dict[str, Tensor], tup
         if array.dtype.kind == "f" and not np.isfinite(flat[split]).all():
             row = int(np.flatnonzero(~np.isfinite(flat[split]))[0])
             raise DatasetError(f"{where}, {split}: the label of row {row} is {flat[split][row]}")
+    texts = [split for split, array in flat.items() if array.dtype.kind == "U"]
+    if numbers := [split for split in flat if texts and split not in texts]:
+        raise DatasetError(f"{where}: labels are text in {', '.join(texts)} and numbers in {', '.join(numbers)}")
     if any(array.dtype.kind == "f" for array in flat.values()):
         return {split: torch.from_numpy(array.astype(np.float32)) for split, array in flat.items()}, ()
     names = np.unique(np.concatenate(list(flat.values())))
@@ -170,10 +173,11 @@ def _checked(raw: Raw, labels: Tensor | None, where: str, notes: list[str]) -> S
         told = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise DatasetError(f"{where}: modalities must have the same instances, got {told}")
     for name in raw.modalities:
-        if not name.isprintable() or any(sign in name for sign in (" + ", " to ", " and ")):
-            raise DatasetError(
-                f"{where}: {name!r} is no name for a modality: it must be plain, without + between words"
-            )
+        if not name.isprintable():
+            raise DatasetError(f"{where}: {name!r} is no name for a modality: it cannot be printed")
+        if used := [word for word in JOINING if word in name]:
+            joining = f"results join names by {', '.join(map(repr, JOINING))}"
+            raise DatasetError(f"{where}: {name!r} is no name for a modality: it holds {used[0]!r}, and {joining}")
     for kind, names in (("length", raw.lengths), ("present", raw.present)):
         if odd := [name for name in names if name not in raw.modalities]:
             raise DatasetError(f"{where}: {odd[0]}_{kind} without {odd[0]}")

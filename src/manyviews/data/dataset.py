@@ -14,10 +14,30 @@ if TYPE_CHECKING:
 
 IMAGE = "image"
 """The name of the modality that images are."""
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""What a split may be called in files and folders, and what it is called here."""
 
 
 class DatasetError(ValueError):
     """Data that cannot be what it is said to be; the message names the file and what to do."""
+
+
+class DatasetWarning(UserWarning):
+    """What was left out of data or changed in it, as its `notes` say."""
+
+
+def split_of(name: str) -> str | None:
+    """Which split a name in a file or a folder stands for.
+
+    Examples:
+        >>> split_of("Train"), split_of("dev"), split_of("extra")
+        ('train', 'valid', None)
+    """
+    return SPLITS.get(name.lower())
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,8 +121,8 @@ class Dataset:
     name: str
     splits: Mapping[str, Split]
     classes: tuple[str, ...] = ()
-    skipped: tuple[str, ...] = field(default=(), repr=False)
-    """What was left out, and why, one line each."""
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    """What was left out or changed, and why, one line each."""
     views: tuple[str, ...] = ()
     """Modalities that are taken as views where none are named; all if empty."""
 

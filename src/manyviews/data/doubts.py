@@ -21,7 +21,7 @@ def suspicious(data: Dataset) -> list[str]:
         >>> suspicious(load_dataset("digits"))[:1]
         ['pixels: 3 of 64 features never change in train']
     """
-    return [*data.skipped, *_constant(data["train"]), *_ids(data), *_labels(data), *_missing(data)]
+    return [*data.notes, *_constant(data["train"]), *_ids(data), *_labels(data), *_missing(data)]
 
 
 def _constant(train: Split) -> Iterator[str]:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split
+from manyviews.data.dataset import IMAGE, SPLITS, Dataset, DatasetError, DatasetWarning, Split, split_of
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif"}
 MOST_PIXELS = 100_000_000
@@ -23,7 +23,6 @@ IN_MEMORY = 2**30
 """Bytes of equally large images that are held as one tensor."""
 DECODED_WHEN_LOADED = 20_000
 """A folder of more images is trusted by their headers; a broken one is then met when it is read."""
-SPLITS = {"train": ("train",), "valid": ("val", "valid", "validation"), "test": ("test",)}
 
 
 class BadImageError(DatasetError):
@@ -148,21 +147,28 @@ def load_folder(root: Path, classes: Path | None = None, strict: bool = False, f
     if skipped:
         lines = [*skipped[:10], "..."] if len(skipped) > 10 else skipped
         message = f"{len(skipped)} {'file' if len(skipped) == 1 else 'files'} of {root} left out:"
-        warnings.warn("\n  ".join([message, *lines]), stacklevel=3)
+        warnings.warn("\n  ".join([message, *lines]), DatasetWarning, stacklevel=3)
     return Dataset(root.resolve().name, splits, names, tuple(skipped))
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Folders of splits, if all folders there are such; else the one folder is for training."""
-    known = {name: split for split, names in SPLITS.items() for name in names}
+    """Folders of splits, if one of them is for training; else the folder itself is."""
     folders = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
-    if "train" not in {f.name for f in folders} or not all(f.name in known for f in folders):
-        return {"train": root}
-    parts: dict[str, Path] = {"train": root / "train"}
+    claims: dict[str | None, list[Path]] = {"train": []}
     for folder in folders:
-        if parts.setdefault(known[folder.name], folder) != folder:
-            raise DatasetError(f"{folder} and {parts[known[folder.name]]} are both for {known[folder.name]}: keep one")
-    return parts
+        claims.setdefault(split_of(folder.name), []).append(folder)
+    if not claims["train"]:
+        return {"train": root}
+    if unknown := claims.pop(None, []):
+        odd = ", ".join(folder.name for folder in unknown[:5])
+        raise DatasetError(
+            f"{root} holds {claims['train'][0].name} and also {odd}, which is no split "
+            f"({', '.join(SPLITS)}): rename or move it or, if these are classes, put all of them below {root / 'train'}"
+        )
+    for split, several in claims.items():
+        if len(several) > 1:
+            raise DatasetError(f"{several[0]} and {several[1]} are both for {split}: keep one")
+    return {str(split): folder for split, (folder,) in claims.items()}
 
 
 def _class_list(file: Path) -> list[str]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import difflib
 import os
+import warnings
 from pathlib import Path
 
 from manyviews.data import arrays, bundles, cifar, embedded, files, sentiment
-from manyviews.data.dataset import Dataset, DatasetError
+from manyviews.data.dataset import Dataset, DatasetError, DatasetWarning
 
 NAMED = ("photos", "digits", *cifar.LAYOUTS)
+ELSEWHERE = ("imagenet", "imagenet100", "imagenet1k", "ch-sims", "cmu-mosei")
+"""Data sets that have recipes, and no address to download them from."""
+MOST_NOTES = 10
+"""Of a bundle's, that are warned of."""
+NO_SUBFOLDERS = "classes selects subfolders of a folder of images, which {} is not"
 
 
 def data_home() -> Path:
@@ -17,10 +23,21 @@ def data_home() -> Path:
     return Path(os.environ.get("MANYVIEWS_DATA") or "~/.cache/manyviews").expanduser()
 
 
-def is_image_folder(path: Path) -> bool:
-    """Whether a path is a folder of images, rather than of CIFAR's files."""
+def path_of(source: str | Path) -> Path | None:
+    """The path that a source is, or None if it is the name of a data set, as a text that is one always is.
+
+    Examples:
+        >>> path_of("photos"), str(path_of("./photos"))
+        (None, 'photos')
+    """
+    path = Path(source).expanduser()
+    return None if str(source) in NAMED and not (isinstance(source, Path) and path.exists()) else path
+
+
+def is_plain_folder(path: Path) -> bool:
+    """Whether a path is a folder laid out neither as CIFAR's nor as MERBench's: of images, if it holds anything."""
     known = [path, *(path / layout.folder for layout in cifar.LAYOUTS.values())]
-    return path.is_dir() and not any(cifar.layout_of(folder) for folder in known)
+    return path.is_dir() and not any(map(cifar.layout_of, known)) and not sentiment.is_merbench(path)
 
 
 def load_dataset(
@@ -30,12 +47,12 @@ def load_dataset(
     strict: bool = False,
     follow_links: bool = False,
 ) -> Dataset:
-    """A data set by its name or its path.
+    """A data set by its name or its path; what had to be left out or changed is a `DatasetWarning`.
 
     Args:
-        source: a path that exists, else "photos" or "digits" (in the package), "cifar10" or "cifar100" (in
-            `data_home()`, downloaded if need be). A path is a folder of images, a CIFAR folder or archive, a .npz or
-            .npy file of images, or a bundle of features (.npz, .pkl, .mat, or a folder of MERBench).
+        source: "photos" or "digits" (in the package), "cifar10" or "cifar100" (in `data_home()`, downloaded if need
+            be), or a path: a folder of images, a CIFAR folder or archive, a .npz or .npy file of images, or a bundle of
+            features (.npz, .pkl, .mat, or a folder of MERBench). "./photos" is a path.
         classes: a text file that names the classes (subfolders) to take, one a line.
         strict: a broken image is an error, instead of being named and left out.
         follow_links: take images behind links that lead out of the folder.
@@ -47,17 +64,29 @@ def load_dataset(
         >>> load_dataset("photos")["test"]
         Split({'image': (1000, 3, 32, 32)}, labels)
     """
-    path, name = Path(source).expanduser(), str(source)
-    if classes is not None and not (path.is_dir() and cifar.layout_of(path) is None):
-        raise DatasetError(f"classes selects subfolders of a folder of images, which {name} is not")
-    if name in NAMED and not path.exists():
-        if name in cifar.LAYOUTS:
-            return cifar.load_cifar(name, data_home())
-        return embedded.photos() if name == "photos" else embedded.digits()
+    path, name = path_of(source), str(source)
+    if path is None:
+        return _named(name, classes)
+    if name in ELSEWHERE and not path.exists():
+        raise DatasetError(f"{name} cannot be downloaded from here: get it and give its path (--data PATH)")
     if not path.exists():
         near = difflib.get_close_matches(name, NAMED, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
         raise DatasetError(f"no data set {name!r}{hint} It is neither a path nor one of {', '.join(NAMED)}")
+    if is_plain_folder(path):
+        return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
+    if classes is not None:
+        raise DatasetError(NO_SUBFOLDERS.format(name))
+    data = _laid_out(path)
+    for note in data.notes[:MOST_NOTES]:
+        warnings.warn(note, DatasetWarning, stacklevel=2)
+    if (more := len(data.notes) - MOST_NOTES) > 0:
+        warnings.warn(f"{path}: {more} more, which `manyviews data` shows", DatasetWarning, stacklevel=2)
+    return data
+
+
+def _laid_out(path: Path) -> Dataset:
+    """A file, or a folder of CIFAR or MERBench."""
     layout = cifar.layout_of(path)
     if layout is not None:
         return cifar.from_folder(path, layout) if path.is_dir() else cifar.from_archive(path, layout)
@@ -65,11 +94,7 @@ def load_dataset(
         inside = [path / known.folder for known in cifar.LAYOUTS.values() if cifar.layout_of(path / known.folder)]
         if len(inside) > 1:
             raise DatasetError(f"{path} holds more than one CIFAR: name one of {', '.join(map(str, inside))}")
-        if inside:
-            return load_dataset(inside[0])
-        if sentiment.is_merbench(path):
-            return sentiment.load_merbench(path)
-        return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
+        return _laid_out(inside[0]) if inside else sentiment.load_merbench(path)
     if path.suffix.lower() in (".npz", ".npy"):
         return arrays.load_arrays(path)
     if path.suffix.lower() in (".pkl", ".pickle"):
@@ -77,3 +102,15 @@ def load_dataset(
     if path.suffix.lower() == ".mat":
         return bundles.load_mat(path)
     raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or an archive of CIFAR")
+
+
+def _named(name: str, classes: str | Path | None) -> Dataset:
+    """A data set by its name, whatever lies in the working directory."""
+    if Path(name).exists():
+        kind = "folder" if Path(name).is_dir() else "file"
+        warnings.warn(f"{name} is the data set of that name: write ./{name} for the {kind} here", stacklevel=3)
+    if classes is not None:
+        raise DatasetError(NO_SUBFOLDERS.format(name))
+    if name in cifar.LAYOUTS:
+        return cifar.load_cifar(name, data_home())
+    return embedded.photos() if name == "photos" else embedded.digits()

@@ -45,8 +45,13 @@ class Modality:
     def _presence(self, present: np.ndarray | None, count: int) -> np.ndarray:
         if present is None:
             return np.ones(count, bool)
-        if present.shape != (count,) or not np.isin(present, (0, 1)).all():
-            raise DatasetError(f"{self.where}: presence must be true or false for {count} rows, got {present.shape}")
+        if present.shape != (count,) or present.dtype.kind not in "biuf":
+            got = f"{present.dtype} {present.shape}"
+            raise DatasetError(f"{self.where}: presence must be true or false for {count} rows, got {got}")
+        wrong = ~np.isin(present, (0, 1))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise DatasetError(f"{self.where}: row {row} has a presence of {present[row]}, and must have 0 or 1")
         return present.astype(bool)
 
     def _finite(self, notes: list[str]) -> None:
@@ -89,12 +94,15 @@ class Modality:
 
     def _given(self, lengths: np.ndarray, count: int, most: int) -> np.ndarray:
         flat = np.asarray(lengths).reshape(-1)
-        if flat.shape != (count,) or flat.dtype.kind not in "iuf" or not (flat == flat.astype(np.int64)).all():
-            raise DatasetError(f"{self.where}: lengths must be a whole number for {count} rows, got {lengths.shape}")
-        wrong = self.present & ((flat < 1) | (flat > most))
+        if flat.shape != (count,) or flat.dtype.kind not in "iuf":
+            got = f"{flat.dtype} {lengths.shape}"
+            raise DatasetError(f"{self.where}: lengths must be a whole number for {count} rows, got {got}")
+        wrong = self.present & ((np.floor(flat) != flat) | (flat < 1) | (flat > most))
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            raise DatasetError(f"{self.where}: row {row} has a length of {flat[row]}, and must have 1 to {most} steps")
+            raise DatasetError(
+                f"{self.where}: row {row} has a length of {flat[row]}, and must have 1 to {most} whole steps"
+            )
         return np.where(self.present, flat, 1).astype(np.int64)
 
 

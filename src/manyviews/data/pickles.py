@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
+from collections.abc import Callable
 from typing import IO, Any
 
 import numpy as np
@@ -78,14 +79,29 @@ def _encoded(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+class _StandIn:
+    """Answers a name that a pickle calls, and can be called alone: a pickle may also try to set its attributes."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self, made: Callable[..., Any]) -> None:
+        self._made = made
+
+    def __call__(self, *arguments: object) -> Any:
+        return self._made(*arguments)
+
+    def __setstate__(self, _state: object) -> None:
+        raise pickle.UnpicklingError("a state for what is only called")
+
+
 _CORE = r"numpy\.(_?core)\."
 _STAND_INS: list[tuple[str, object]] = [
-    (_CORE + r"multiarray\._reconstruct", _Array),
-    (_CORE + r"multiarray\.scalar", _scalar),
-    (_CORE + r"numeric\._frombuffer", _from_buffer),
-    (r"numpy\.dtype", _Dtype),
+    (_CORE + r"multiarray\._reconstruct", _StandIn(_Array)),
+    (_CORE + r"multiarray\.scalar", _StandIn(_scalar)),
+    (_CORE + r"numeric\._frombuffer", _StandIn(_from_buffer)),
+    (r"numpy\.dtype", _StandIn(_Dtype)),
     (r"numpy\.ndarray", "the type of the array that _reconstruct is to make"),
-    (r"_codecs\.encode", _encoded),
+    (r"_codecs\.encode", _StandIn(_encoded)),
 ]
 
 

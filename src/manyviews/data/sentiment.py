@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from manyviews.data.bundles import SPLITS, Raw, assembled
-from manyviews.data.dataset import Dataset, DatasetError
+from manyviews.data.bundles import Raw, assembled
+from manyviews.data.dataset import Dataset, DatasetError, split_of
 from manyviews.data.pickles import load_numpy_pickle
 
 MODALITIES = ("text", "audio", "vision")
@@ -29,8 +29,8 @@ ENDINGS = ("-UTT", "-FRA")
 def load_pickle(path: Path) -> Dataset:
     """A bundle of MMSA or MultiBench."""
     with path.open("rb") as file:
-        held = _named(load_numpy_pickle(file, str(path)))
-    parts = {SPLITS[split]: part for split, part in held.items() if split in SPLITS and isinstance(part, dict)}
+        held = _named(load_numpy_pickle(file, str(path)), f"{path}: expected a dictionary of splits")
+    parts = {split: part for name, part in held.items() if (split := split_of(name)) and isinstance(part, dict)}
     if not parts:
         raise DatasetError(f"{path}: expected train, valid and test, as MMSA and MultiBench have, got {_told(held)}")
     notes: list[str] = []
@@ -43,12 +43,12 @@ def load_pickle(path: Path) -> Dataset:
     return assembled(raws, path.stem, str(path), notes)
 
 
-def _named(held: Any) -> dict[str, Any]:
+def _named(held: Any, expected: str) -> dict[str, Any]:
     """Pickles of Python 2 have bytes for names."""
     if not isinstance(held, dict):
-        raise DatasetError(f"expected a dictionary of splits, got {type(held).__name__}")
+        raise DatasetError(f"{expected}, got {type(held).__name__}")
     named = {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in held.items()}
-    return {key: _named(value) if isinstance(value, dict) else value for key, value in named.items()}
+    return {key: _named(value, expected) if isinstance(value, dict) else value for key, value in named.items()}
 
 
 def _told(held: dict[str, Any]) -> str:
@@ -72,7 +72,7 @@ def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
         elif mask is not None and rows.ndim == 3 and rows.shape[1] == np.asarray(part["text_bert"]).shape[2]:
             raw.lengths[name] = mask  # aligned to the words, or the words themselves
     if extra := [key for key in part if key.startswith("regression_labels_")]:
-        notes.append(f"{where}: {', '.join(extra)} are labels of single modalities")
+        notes.append(f"{where}: {', '.join(extra)} are labels of single modalities, and left out")
     return raw
 
 
@@ -111,7 +111,7 @@ def _corpora(path: Path, notes: list[str]) -> dict[str, dict[str, dict[str, Any]
     try:
         with zipfile.ZipFile(path) as archive:
             for member in sorted(archive.namelist()):
-                split = SPLITS.get(member.partition("_")[0].rstrip("0123456789"))
+                split = split_of(member.partition("_")[0].rstrip("0123456789"))
                 if split is None or split in found or not member.endswith("_corpus.npy"):
                     notes.append(f"{member} of {path} is not read")
                     continue
@@ -119,7 +119,8 @@ def _corpora(path: Path, notes: list[str]) -> dict[str, dict[str, dict[str, Any]
                     np.lib.format.read_magic(file)
                     np.lib.format.read_array_header_1_0(file)
                     held = load_numpy_pickle(file, f"{path}, {member}")
-                found[split] = _named(held[0] if isinstance(held, list) else held)
+                expected = f"{path}, {member}: expected a dictionary of names"
+                found[split] = _named(held[0] if isinstance(held, list) else held, expected)
     except (zipfile.BadZipFile, ValueError, TypeError, KeyError, IndexError) as error:
         raise DatasetError(f"{path} holds no labels as MERBench writes them: {error!r}") from error
     if not found or not all(found.values()):

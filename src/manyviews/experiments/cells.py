@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from manyviews.data import path_of
 from manyviews.training import Config, EvaluationConfig, Run, evaluate, train
 from manyviews.training.setup import located
 
@@ -44,7 +45,9 @@ class Cell:
         what: dict[str, Any] = {name: value for name, value in config.result().items() if value != usual[name]}
         path = Path(config.data)
         # A file is known by what is in it; folders and named sets, which may be large, by their names.
-        what["data"] = _content(path, path.stat().st_mtime_ns) if path.is_file() else config.data
+        what["data"] = (
+            _content(path, path.stat().st_mtime_ns) if path_of(config.data) and path.is_file() else config.data
+        )
         kind = "supervised" if config.supervised else config.objective
         plain = re.sub(r"[^\w.-]+", "-", path.stem)
         return f"{plain}-{kind}-{config.views or 'all'}-{_digest(what)}"

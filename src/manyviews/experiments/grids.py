@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from manyviews.data import path_of
 from manyviews.experiments import paper
 from manyviews.experiments.cells import Cell, Place
 from manyviews.experiments.claims import Claim, best, does_not_grow, grows, steadier, steady
@@ -76,7 +77,8 @@ class Options:
         pairs: dict[str, str] = {}
         for given in self.data or default:
             name, equals, path = given.partition("=")
-            if Path(given).expanduser().exists():
+            where = path_of(given)
+            if where and where.exists():
                 name, path = Path(given).stem, given
             elif not equals:
                 path = RECIPES[given].data if given in RECIPES else given

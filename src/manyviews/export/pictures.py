@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from manyviews.data import DatasetError, is_image_folder, load_dataset, read_image
+from manyviews.data import DatasetError, load_dataset, path_of, read_image
 from manyviews.data.files import ENDINGS
+from manyviews.data.load import is_plain_folder
 from manyviews.evaluation.knn import check_finite
 from manyviews.evaluation.progress import tracked
 from manyviews.models import ImageEncoder
@@ -46,8 +47,8 @@ class Pictures:
     @classmethod
     def of(cls, source: str | Path, follow_links: bool = False) -> Pictures:
         """A folder of images, labelled or not; an image; or what `load_dataset` takes."""
-        path = Path(source).expanduser()
-        if is_image_folder(path) or (path.is_file() and path.suffix.lower() in ENDINGS):
+        path = path_of(source)
+        if path and (is_plain_folder(path) or (path.is_file() and path.suffix.lower() in ENDINGS)):
             return cls(str(source), path, {}, follow_links)
         splits = {name: split.images for name, split in load_dataset(source).splits.items()}
         return cls(str(source), None, {name: images for name, images in splits.items() if isinstance(images, Tensor)})

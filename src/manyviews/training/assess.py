@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from manyviews import __version__
-from manyviews.data import Dataset, load_dataset
+from manyviews.data import Dataset, load_dataset, path_of
 from manyviews.models import Embedder
 from manyviews.training.assess_images import images_evaluated
 from manyviews.training.assess_modalities import modalities_evaluated
@@ -83,8 +83,8 @@ def evaluation_name(data: str | Path | None, name: str, how: EvaluationConfig) -
     kind = "-".join([{"test": "evaluation", "valid": "validation"}[how.split], *dropped])
     if data is None:
         return f"{kind}.json"
-    path = Path(data).expanduser()
+    path = path_of(data)
     # Folders of the same name are not the same data.
-    apart = f"-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}" if path.exists() else ""
+    apart = f"-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}" if path and path.exists() else ""
     plain = re.sub(r"[^\w.-]+", "-", name)
     return f"{kind}-{plain}{apart}.json"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -15,6 +16,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from manyviews.evaluation.progress import PLAIN_SECONDS, duration, quiet
+
+
+@contextmanager
+def overheard() -> Iterator[list[str]]:
+    """What is warned of in here, as it is shown, for a journal that is yet to come."""
+    heard: list[str] = []
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+
+        def hear(message: Warning | str, *rest: Any, **more: Any) -> None:
+            heard.append(str(message))
+            shown(message, *rest, **more)
+
+        warnings.showwarning = hear
+        yield heard
 
 
 class Journal:
@@ -50,7 +66,7 @@ class Journal:
         if self.bar:
             self.bar.stop()
         if error is not None:
-            self._write(f"{type(error).__name__}: {error}")
+            self.keep(f"{type(error).__name__}: {error}")
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -62,7 +78,7 @@ class Journal:
             yield
 
     def say(self, text: str, style: str = "") -> None:
-        self._write(text)
+        self.keep(text)
         if self.shown:
             self.console.print(text, style=style, markup=False)
 
@@ -84,11 +100,12 @@ class Journal:
             f"step {step}/{self.steps}  epoch {epoch}  loss {loss:.4f}  rate {rate:.4g}  "
             f"{speed:,.0f} instances/s  {duration(left)} left"
         )
-        self._write(line)
+        self.keep(line)
         if self.shown and not self.bar:
             print(line, file=sys.stderr, flush=True)
 
-    def _write(self, text: str) -> None:
+    def keep(self, text: str) -> None:
+        """In log.txt alone."""
         if self.path is None:
             return
         stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")

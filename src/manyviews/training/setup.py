@@ -7,14 +7,13 @@ import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from manyviews.data import Dataset
+from manyviews.data import Dataset, path_of
 from manyviews.data.dataset import IMAGE
 from manyviews.losses import get_objective
 from manyviews.losses.catalogue import RELEASED
@@ -105,10 +104,10 @@ def on_first_rank(fabric: Fabric, work: Callable[[], T]) -> T:
 
 def located(config: Config) -> Config:
     """The config with the whole paths of its data, so that a run can go on from another directory."""
-    path = Path(config.data).expanduser()
+    path = path_of(config.data)
     return dataclasses.replace(
         config,
-        data=str(path.resolve()) if path.exists() else config.data,
+        data=str(path.resolve()) if path and path.exists() else config.data,
         classes=None if config.classes is None else config.classes.expanduser().resolve(),
     )
 

@@ -12,7 +12,7 @@ import torch
 from manyviews.data import load_dataset
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.files import claimed
-from manyviews.training.journal import Journal
+from manyviews.training.journal import Journal, overheard
 from manyviews.training.loop import Training
 from manyviews.training.metrics import check_loggers
 from manyviews.training.run import CONFIG, Run, check_output
@@ -68,7 +68,7 @@ def train(
         stack.enter_context(threads(config))
         stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
         stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
-        with fabric.rank_zero_first():
+        with fabric.rank_zero_first(), overheard() as warned:
             data = load_dataset(
                 config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links
             )
@@ -78,6 +78,8 @@ def train(
         run = dataclasses.replace(run, config=config)
         on_first_rank(fabric, lambda: stack.enter_context(claimed(run.path, CONFIG)))
         journal = stack.enter_context(Journal(run.path / "log.txt", silent=not fabric.is_global_zero, quiet=quiet))
+        for line in warned:
+            journal.keep(f"warning: {line}")
         stack.enter_context(warnings.catch_warnings())
         warnings.showwarning = journal.warn
         # Of 1 x 1 convolutions, whose strides mean nothing.
