@@ -75,22 +75,42 @@ class _LogSumExp(autograd.Function):
 
 
 def logsumexp(values: Tensor, dim: int) -> Tensor:
-    """`torch.logsumexp` over what is there: with a zero gradient, not NaN, where nothing is."""
+    """`torch.logsumexp` of values (..., n, ...) over what is there: with a zero gradient, not NaN, where nothing is.
+
+    Examples:
+        >>> logsumexp(torch.tensor([[0.0, -torch.inf], [-torch.inf, -torch.inf]]), 1)
+        tensor([0., -inf])
+    """
     total: Tensor = _LogSumExp.apply(values, dim)
     return total
 
 
 def logaddexp(a: Tensor, *others: Tensor) -> Tensor:
-    """log(e^a + e^b + ...) of tensors that broadcast, over what is there."""
+    """log(e^a + e^b + ...) of tensors that broadcast, over what is there.
+
+    Examples:
+        >>> logaddexp(torch.zeros(2, 1), torch.zeros(3)).shape
+        torch.Size([2, 3])
+    """
     return logsumexp(torch.stack(torch.broadcast_tensors(a, *others)), 0)
 
 
 def total(values: Tensor, where: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Sum of the values that are there."""
+    """Sum of the values that are there; `where` broadcasts to them.
+
+    Examples:
+        >>> total(torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False]), 0)
+        tensor(3.)
+    """
     return torch.where(where, values, 0.0).sum(dim)
 
 
 def mean(values: Tensor, where: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Mean of the values that are there, 0 where none is."""
+    """Mean of the values that are there, 0 where none is.
+
+    Examples:
+        >>> mean(torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False]), 0)
+        tensor(1.5000)
+    """
     where = where.expand_as(values)
     return total(values, where, dim) / where.sum(dim).clamp_min(1)

@@ -13,11 +13,16 @@ import torch
 from torch import Tensor, autograd
 from torch import distributed as dist
 
-# torch 2.13 renamed them and warns of the old names.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
 _DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16]
+
+
+def _all_gather(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
+    # torch 2.13 renamed it and warns of the old name; a torch without distributed has neither.
+    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(out, x, group=group)
+
+
+def _reduce_scatter(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
+    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(out, x, group=group)
 
 
 def ranks(gather: bool) -> dist.ProcessGroup | None:
@@ -41,7 +46,7 @@ def agree(z: object, masked: bool, labels: Tensor | None, ok: bool, group: dist.
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     mine = torch.tensor([int(part) for part in told], device=device)
     heard = mine.new_empty(dist.get_world_size(group) * len(mine))
-    _all_gather(heard, mine, group=group)
+    _all_gather(heard, mine, group)
     if not ok:
         return False
     answers = heard.view(-1, len(mine)).tolist()
@@ -69,7 +74,7 @@ class _AllGather(autograd.Function):
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group, ctx.length = group, len(x)
         gathered = x.new_empty(dist.get_world_size(group) * len(x), *x.shape[1:])
-        _all_gather(gathered, x.contiguous(), group=group)
+        _all_gather(gathered, x.contiguous(), group)
         return gathered
 
     @staticmethod
@@ -77,7 +82,7 @@ class _AllGather(autograd.Function):
         grad = grad.contiguous()
         if dist.get_backend(ctx.group) == "nccl":
             own = grad.new_empty(ctx.length, *grad.shape[1:])
-            _reduce_scatter(own, grad, group=ctx.group)
+            _reduce_scatter(own, grad, ctx.group)
             return own, None
         summed = grad.clone()
         dist.all_reduce(summed, group=ctx.group)

@@ -2,7 +2,7 @@
 
 A positive kernel has a logarithm and serves every objective, raised to the power 1/temperature. The
 logarithmic and the Riesz kernel may be negative: a logarithm of their sum means nothing, so they serve
-the kernel contrastive form alone (`objectives.KernelContrastive`).
+the kernel contrastive form alone (`beyond.KernelContrastive`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ def squared_distance(cosine: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Gaussian:
-    """kappa(x) = exp((2 - x) / 2), so that log K(u, v) = u.v: the kernel of the InfoNCE family."""
+    """kappa(x) = exp((2 - x) / 2), so that log K(u, v) = u.v: the kernel of the InfoNCE family.
+
+    Examples:
+        >>> from manyviews.losses import MVDHEL
+        >>> loss = MVDHEL(kernel=Gaussian())(torch.randn(8, 4, 16))
+    """
 
     def log(self, cosine: Tensor) -> Tensor:
         return cosine
@@ -33,7 +38,12 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class InverseMultiquadric:
-    """kappa(x) = c / sqrt(c^2 + x)."""
+    """kappa(x) = c / sqrt(c^2 + x).
+
+    Examples:
+        >>> from manyviews.losses import MVDHEL
+        >>> loss = MVDHEL(kernel=InverseMultiquadric(c=0.5))(torch.randn(8, 4, 16))
+    """
 
     c: float = 1.0
 
@@ -49,7 +59,12 @@ class InverseMultiquadric:
 
 @dataclass(frozen=True)
 class Logarithmic:
-    """kappa(x) = -log(s x + beta) / 2."""
+    """kappa(x) = -log(s x + beta) / 2.
+
+    Examples:
+        >>> from manyviews.losses import KernelContrastive
+        >>> loss = KernelContrastive(kernel=Logarithmic())(torch.randn(8, 4, 16))
+    """
 
     s: float = 2.0
     beta: float = 1.0
@@ -66,7 +81,12 @@ class Logarithmic:
 
 @dataclass(frozen=True)
 class Riesz:
-    """kappa(x) = -x^(-s/2), -2 < s < 0; for s > 0 it is unbounded where two views meet."""
+    """kappa(x) = -x^(-s/2), -2 < s < 0; for s > 0 it is unbounded where two views meet.
+
+    Examples:
+        >>> from manyviews.losses import KernelContrastive
+        >>> loss = KernelContrastive(kernel=Riesz(s=-1.0))(torch.randn(8, 4, 16))
+    """
 
     s: float = -1.0
 

@@ -22,6 +22,13 @@ class Anchored(Pairs):
     """One view against each other, as when one modality binds the rest (ImageBind).
 
     An instance without its anchor view counts as a negative only.
+
+    Args:
+        anchor: the number of the view, from 0.
+        pair: which loss of two views.
+
+    Examples:
+        >>> loss = Anchored(anchor=0)(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     which = "one of l, m the anchor"
@@ -51,6 +58,9 @@ class SupCon(NTXent):
 
     Called with labels (M,): `SupCon()(z, labels=labels)`. Without labels an instance is its own class, and the loss is
     `NTXent`. With them, an instance with one present view has positives too: other instances of its label.
+
+    Examples:
+        >>> loss = SupCon()(torch.randn(8, 4, 16), labels=torch.arange(8) % 3)
     """
 
     equation = "NT-Xent, the mean over all views of all instances of the label"
@@ -83,7 +93,11 @@ class SupCon(NTXent):
 
 
 class DCL(Objective):
-    """Decoupled contrastive loss: NT-Xent without the positives in the denominator."""
+    """Decoupled contrastive loss: NT-Xent without the positives in the denominator.
+
+    Examples:
+        >>> loss = DCL()(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
 
     equation = "mean_off [-P[l,m]] + mean_l LSE_m A[l,m]"
 
@@ -97,6 +111,9 @@ class SigLIP(Objective):
 
     P is the logit of a positive, A the sum of softplus(logit) over negatives. Temperature and bias
     are learned by default, from the values of the SigLIP paper.
+
+    Examples:
+        >>> loss = SigLIP()(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     equation = "mean_off [softplus(-P) + sum_j softplus(s/t + bias)], P = s/t + bias"
@@ -139,6 +156,9 @@ class KernelContrastive(Objective):
 
     P is the kernel of a positive, A the mean kernel over negatives of the same view. Takes any kernel;
     a temperature only with a positive one.
+
+    Examples:
+        >>> loss = KernelContrastive(gamma=16.0)(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     equation = "-mean_off K[l,m] + gamma mean_l mean_j K[l,l]"

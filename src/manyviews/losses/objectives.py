@@ -1,8 +1,8 @@
-"""Every objective, each a few lines on the positives P and the energies A (M, N, N).
+"""The paper's objectives and those it compares with, each a few lines on the positives P and the energies A (M, N, N).
 
 `MultiView` is the paper's framework: where the sum over views stands for the alignment, where for the
 uniformity, and which negatives there are. MV-InfoNCE, MV-DHEL, MV-CL1 and MV-CL2 are four settings of it.
-The others are what it is compared with; `neighbours.py` has more that live on the same two tensors.
+The others are what it is compared with; `beyond.py` has more that live on the same two tensors.
 """
 
 from __future__ import annotations
@@ -89,6 +89,9 @@ class MVInfoNCE(MultiView):
 
     `same_view=True` adds negatives from the same view, as the authors' released code does and the
     paper's equation does not.
+
+    Examples:
+        >>> loss = MVInfoNCE(temperature=0.5)(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     def __init__(self, temperature: float | Tensor = 0.5, *, same_view: bool = False, **options: Any) -> None:
@@ -97,14 +100,22 @@ class MVInfoNCE(MultiView):
 
 
 class MVDHEL(MultiView):
-    """MV-DHEL: all views aligned in one term, uniformity within each view: decoupled, and cheaper."""
+    """MV-DHEL: all views aligned in one term, uniformity within each view: decoupled, and cheaper.
+
+    Examples:
+        >>> loss = MVDHEL(temperature=0.5)(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
 
     def __init__(self, temperature: float | Tensor = 0.5, **options: Any) -> None:
         super().__init__("inside", "sum", "same", temperature, **options)
 
 
 class MVCL1(MultiView):
-    """MV-CL1: MV-InfoNCE's negatives with a term for each view."""
+    """MV-CL1: MV-InfoNCE's negatives with a term for each view.
+
+    Examples:
+        >>> loss = MVCL1()(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
 
     def __init__(self, temperature: float | Tensor = 0.5, **options: Any) -> None:
         super().__init__("mean", "mean", "other", temperature, **options)
@@ -114,6 +125,9 @@ class MVCL2(MultiView):
     """MV-CL2: MV-DHEL's negatives with a term for each view.
 
     `uniformity="sum"` sums the energies over views, as the authors' released code does.
+
+    Examples:
+        >>> loss = MVCL2()(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     def __init__(self, temperature: float | Tensor = 0.5, *, uniformity: Place = "mean", **options: Any) -> None:
@@ -121,7 +135,14 @@ class MVCL2(MultiView):
 
 
 class Pairs(Objective):
-    """pwe: a loss of two views, averaged over all pairs of views."""
+    """pwe: a loss of two views, averaged over all pairs of views.
+
+    Args:
+        pair: which loss of two views.
+
+    Examples:
+        >>> loss = Pairs("ntxent")(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
 
     equations: ClassVar[dict[str, str]] = {
         "infonce": "mean_{l,m} [-P[l,m] + (P[l,m] (+) A[l,m])]",
@@ -158,7 +179,11 @@ class Pairs(Objective):
 
 
 class InfoNCE(Pairs):
-    """InfoNCE of two views, both ways: each view against the other views of all instances."""
+    """InfoNCE of two views, both ways: each view against the other views of all instances.
+
+    Examples:
+        >>> loss = InfoNCE()(torch.randn(8, 2, 16))  # (instances, views, dim)
+    """
 
     most_views = 2
 
@@ -167,7 +192,11 @@ class InfoNCE(Pairs):
 
 
 class DHEL(Pairs):
-    """DHEL: InfoNCE of two views with the energy of each view by itself, without the positive."""
+    """DHEL: InfoNCE of two views with the energy of each view by itself, without the positive.
+
+    Examples:
+        >>> loss = DHEL()(torch.randn(8, 2, 16))  # (instances, views, dim)
+    """
 
     most_views = 2
 
@@ -179,8 +208,12 @@ class Average(Pairs):
     """avg: a loss of two views between each view and the mean of the others.
 
     Args:
+        pair: which loss of two views.
         normalise: put the mean back on the sphere. The paper's equation does not; its released code
             does so for DHEL alone, whose energy is one of points on the sphere. So does the default.
+
+    Examples:
+        >>> loss = Average("dhel")(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     which = "m the mean of the others"
@@ -227,7 +260,11 @@ class Average(Pairs):
 
 
 class NTXent(Objective):
-    """NT-Xent with many positives: each against everything but the view itself."""
+    """NT-Xent with many positives: each against everything but the view itself.
+
+    Examples:
+        >>> loss = NTXent()(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
 
     equation = "mean_off [-P[l,m] + LSE_m' (P[l,m'] (+) A[l,m'])]"
 
@@ -241,6 +278,9 @@ class PVC(Objective):
 
     The mean over instances, views and positives, so that it is NT-Xent for two views; the paper's
     equation has no 1/N.
+
+    Examples:
+        >>> loss = PVC(arithmetic=True)(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     def __init__(self, temperature: float | Tensor = 0.5, *, arithmetic: bool = False, **options: Any) -> None:
