@@ -12,7 +12,8 @@ from manyviews.data import DatasetError
 from manyviews.export import Pictures, nearest, query_of
 from manyviews.export.pictures import listed
 from manyviews.models import ImageEncoder, get_encoder
-from manyviews.views import plain, plain_files
+from manyviews.views import plain
+from manyviews.views.plain import plain_files
 from tests.training.small import folder_of_images
 
 
@@ -24,7 +25,7 @@ def encoder() -> ImageEncoder:
 
 def everything(pictures: Pictures, encoder: ImageEncoder, workers: int = 0) -> tuple[list[str], torch.Tensor, list]:
     left_out: list[str] = []
-    batches = list(pictures.encoded(encoder, left_out.append, workers))
+    batches = list(pictures.encoded(encoder, workers, left_out.append))
     return [name for names, _ in batches for name in names], torch.cat([h for _, h in batches]), left_out
 
 
@@ -135,7 +136,7 @@ def test_where_nothing_can_be_read_is_named(tmp_path: Path, encoder: ImageEncode
 def test_the_nearest_are_those_of_a_whole_comparison(encoder: ImageEncoder) -> None:
     pictures = Pictures.of("photos")
     queries = [query_of(name, pictures) for name in ("test/3", "train/7")]
-    found = nearest(encoder, queries, pictures, lambda _: None, count=5)
+    found = nearest(encoder, queries, pictures, count=5)
     names, h, _ = everything(pictures, encoder)
     h = normalize(h, dim=1)
     for query in queries:
@@ -152,12 +153,12 @@ def test_a_query_is_a_file_or_an_id(tmp_path: Path, encoder: ImageEncoder, monke
     monkeypatch.chdir(folder / "a")
     by_file, by_id = query_of("000.png", pictures), query_of("a/000.png", pictures)
     assert by_file.own == by_id.own == "a/000.png"
-    found = nearest(encoder, [by_file], pictures, lambda _: None, count=100)["000.png"]
+    found = nearest(encoder, [by_file], pictures, count=100)["000.png"]
     assert {name for name, _ in found} == {"a/003.png", "b/001.png", "b/004.png", "c/002.png", "c/005.png"}
     (folder / "a" / "link.png").symlink_to(folder / "a" / "000.png")
     link = query_of("link.png", pictures)
     assert link.own == "a/link.png"
-    first, *_ = nearest(encoder, [link], pictures, lambda _: None)["link.png"]
+    first, *_ = nearest(encoder, [link], pictures)["link.png"]
     assert first == ("a/000.png", pytest.approx(1))
     outside = folder_of_images(tmp_path / "else", count=1, labelled=False) / "000.png"
     assert query_of(str(outside), pictures).own is None
@@ -171,7 +172,7 @@ def test_a_query_is_a_file_or_an_id(tmp_path: Path, encoder: ImageEncoder, monke
     with pytest.raises(DatasetError, match="neither a file nor an image of photos"):
         query_of("test/1000", Pictures.of("photos"))
     with pytest.raises(ValueError, match="count must be >= 1"):
-        nearest(encoder, [by_file], pictures, lambda _: None, count=0)
+        nearest(encoder, [by_file], pictures, count=0)
 
 
 def test_an_encoder_that_is_not_finite_finds_nothing(encoder: ImageEncoder) -> None:
@@ -180,4 +181,4 @@ def test_an_encoder_that_is_not_finite_finds_nothing(encoder: ImageEncoder) -> N
     with pytest.raises(ValueError, match="representations of train/0 and others must be finite"):
         everything(pictures, encoder)
     with pytest.raises(ValueError, match="representations of the queries must be finite"):
-        nearest(encoder, [query_of("test/3", pictures)], pictures, lambda _: None)
+        nearest(encoder, [query_of("test/3", pictures)], pictures)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from manyviews.export import check_vector_file, ids_beside, vector_file
+from manyviews.export.vectors import check_vector_file, ids_beside, vector_file
 
 IDS = ["a.jpg", "sub, folder/ü.png", 'quote".png', "new\nline.gif", "b" * 300]
 VECTORS = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))

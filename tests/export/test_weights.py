@@ -8,7 +8,8 @@ import onnxruntime
 import pytest
 import torch
 
-from manyviews.export import onnx_file, torchvision_state
+from manyviews.export import onnx_file
+from manyviews.export.weights import torchvision_state
 from manyviews.models import EncoderError, ImageEncoder, get_encoder
 from manyviews.models.saved import Description
 

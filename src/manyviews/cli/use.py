@@ -36,7 +36,9 @@ def embed(
         reading: how images are read and encoded.
     """
     from manyviews.data import load_dataset
-    from manyviews.export import Pictures, check_vector_file, encoded_instances, ids_beside, vector_file
+    from manyviews.export import Pictures, vector_file
+    from manyviews.export.instances import encoded_instances
+    from manyviews.export.vectors import check_vector_file, ids_beside
     from manyviews.models import ModalityEncoder
     from manyviews.training import device_of, load_encoder
 
@@ -116,7 +118,8 @@ def export_run(
 
     import torch
 
-    from manyviews.export import onnx_file, torchvision_state
+    from manyviews.export import onnx_file
+    from manyviews.export.weights import torchvision_state
     from manyviews.models import ImageEncoder
     from manyviews.models.saved import holds_modalities, read_encoder
     from manyviews.training import Run

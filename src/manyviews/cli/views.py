@@ -40,8 +40,9 @@ def draw_views(
 
     from manyviews.data import load_dataset
     from manyviews.training.files import check_writable
-    from manyviews.views import SimCLRPolicy, contact_sheet, natural_size, save_png
+    from manyviews.views import SimCLRPolicy, contact_sheet, save_png
     from manyviews.views.keyed import permutation
+    from manyviews.views.plain import natural_size
 
     if views < 1 or instances < 1:
         raise ValueError(f"views and instances must be >= 1, got {views} and {instances}")

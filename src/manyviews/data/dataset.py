@@ -45,6 +45,11 @@ class Split:
     """Instances: for each modality a tensor of n rows, or images on disk; labels (n,) if there are any.
 
     Images are uint8 (n, C, H, W), features float32 (n, d) or sequences (n, T, d). Labels are classes from 0, or floats.
+
+    Examples:
+        >>> split = Split({"text": torch.randn(5, 7, 20), "audio": torch.randn(5, 40)}, labels=torch.arange(5))
+        >>> len(split), len(split.taken(torch.tensor([1, 3])))
+        (5, 2)
     """
 
     modalities: Mapping[str, Tensor | ImageFiles]

@@ -34,13 +34,26 @@ class _UnreadableError(Exception):
 
 
 def read_image(path: Path) -> Tensor:
-    """uint8 (3, H, W): upright as EXIF says, grey and palette as colours, transparency over white."""
+    """uint8 (3, H, W): upright as EXIF says, grey and palette as colours, transparency over white.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("L", (20, 10)).save(f"{folder}/a.png")
+        ...     read_image(Path(folder) / "a.png").shape
+        torch.Size([3, 10, 20])
+    """
     with _opened(path) as picture:
         return pixels(picture)
 
 
 def pixels(picture: Image.Image) -> Tensor:
-    """uint8 (3, H, W) of a PIL picture: upright as EXIF says, grey and palette as colours, transparency over white."""
+    """uint8 (3, H, W) of a PIL picture: upright as EXIF says, grey and palette as colours, transparency over white.
+
+    Examples:
+        >>> pixels(Image.new("P", (20, 10))).shape
+        torch.Size([3, 10, 20])
+    """
     try:
         return _pixels(ImageOps.exif_transpose(picture))
     except _UnreadableError as error:
@@ -91,7 +104,15 @@ def _pixels(picture: Image.Image) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageFiles(Sequence[Tensor]):
-    """Images that stay on disk until they are asked for; one that turns out broken is an error if `strict`."""
+    """Images that stay on disk until they are asked for; one that turns out broken is an error if `strict`.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("RGB", (20, 10)).save(f"{folder}/a.png")
+        ...     ImageFiles((Path(folder) / "a.png",))[0].shape
+        torch.Size([3, 10, 20])
+    """
 
     paths: tuple[Path, ...] = field(repr=False)
     strict: bool = False

@@ -19,7 +19,12 @@ NO_SUBFOLDERS = "classes selects subfolders of a folder of images, which {} is n
 
 
 def data_home() -> Path:
-    """Where named data sets are kept: $MANYVIEWS_DATA, else the user's cache."""
+    """Where named data sets are kept: $MANYVIEWS_DATA, else the user's cache.
+
+    Examples:
+        >>> data_home().is_absolute()
+        True
+    """
     return Path(os.environ.get("MANYVIEWS_DATA") or "~/.cache/manyviews").expanduser()
 
 

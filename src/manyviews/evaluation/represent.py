@@ -15,8 +15,8 @@ from manyviews.evaluation.probe import Augment
 from manyviews.evaluation.progress import tracked
 from manyviews.evaluation.retrieve import retrieval
 from manyviews.models import Embedder
-from manyviews.views import SimCLRPolicy, ViewBatches, plain_batches
-from manyviews.views.plain import PIECE
+from manyviews.views import SimCLRPolicy, ViewBatches
+from manyviews.views.plain import PIECE, plain_batches
 
 Images = Tensor | ImageFiles
 

@@ -29,6 +29,10 @@ class Query:
 def query_of(name: str, pictures: Pictures) -> Query:
     """A file, or the id of one of the pictures.
 
+    Examples:
+        >>> query_of("test/3", Pictures.of("digits")).own
+        'test/3'
+
     Raises:
         DatasetError: it is neither, or no image.
     """

@@ -17,8 +17,7 @@ from manyviews.data.load import is_plain_folder
 from manyviews.evaluation.knn import check_finite
 from manyviews.evaluation.progress import tracked
 from manyviews.models import ImageEncoder
-from manyviews.views import plain_files
-from manyviews.views.plain import PIECE
+from manyviews.views.plain import PIECE, plain_files
 
 LeftOut = Callable[[str], None]
 """Is told of each file that is left out, and why."""

@@ -62,6 +62,10 @@ def onnx_file(encoder: ImageEncoder) -> bytes:
     Raises:
         EncoderError: onnxruntime finds other representations than we do.
         ValueError: the extra `onnx` is not installed.
+
+    Examples:
+        >>> from manyviews.models import get_encoder
+        >>> file = onnx_file(ImageEncoder(get_encoder("resnet-small"), size=32))  # bytes, for any runtime
     """
     try:
         onnx, onnxruntime, _ = (import_module(name) for name in ("onnx", "onnxruntime", "onnxscript"))  # torch's

@@ -57,7 +57,12 @@ def _foreign(package: str, model: str, options: dict[str, Any]) -> nn.Module:
 
 
 def representation_dim(encoder: nn.Module, image: Tensor | None = None) -> int:
-    """The length of an encoder's representations: its `dim`, timm's `num_features`, or what it gives for an image."""
+    """The length of an encoder's representations: its `dim`, timm's `num_features`, or what it gives for an image.
+
+    Examples:
+        >>> representation_dim(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
+        3
+    """
     for name in ("dim", "num_features"):
         dim = getattr(encoder, name, None)
         if isinstance(dim, int) and not isinstance(encoder, (nn.Softmax, nn.modules.batchnorm._BatchNorm)):

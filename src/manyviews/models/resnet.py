@@ -135,13 +135,30 @@ def _without_classifier(_: nn.Module, state: dict[str, Tensor], prefix: str, *_r
 
 
 def resnet18(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:
+    """ResNet-18: images (B, 3, H, W) to representations (B, 512 width).
+
+    Examples:
+        >>> resnet18(stem="small")(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 512])
+    """
     return ResNet(BasicBlock, [2, 2, 2, 2], stem, width)
 
 
 def resnet50(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:
+    """ResNet-50: images (B, 3, H, W) to representations (B, 2048 width).
+
+    Examples:
+        >>> resnet50(width=0.25)(torch.zeros(2, 3, 64, 64)).shape
+        torch.Size([2, 512])
+    """
     return ResNet(Bottleneck, [3, 4, 6, 3], stem, width)
 
 
 def resnet_small(stem: Stem = "strided", width: float = 0.375) -> ResNet:
-    """A block a stage, narrow, at half the resolution: for small images on a machine without a GPU."""
+    """A block a stage, narrow, at half the resolution: for small images on a machine without a GPU.
+
+    Examples:
+        >>> resnet_small()(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 192])
+    """
     return ResNet(BasicBlock, [1, 1, 1, 1], stem, width)

@@ -18,7 +18,8 @@ from manyviews.models import ENCODERS, Embedder, ProjectionHead, get_encoder, re
 from manyviews.training.cache import Views
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.source import Source, apart
-from manyviews.views import SimCLRPolicy, ViewBatches, natural_size
+from manyviews.views import SimCLRPolicy, ViewBatches
+from manyviews.views.plain import natural_size
 
 LARGE = 64
 """Views of more pixels a side have ImageNet's stem, jitter and blur."""

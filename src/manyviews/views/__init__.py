@@ -2,7 +2,7 @@
 
 from manyviews.views.batching import ViewBatches, batches, fixed_batch
 from manyviews.views.modalities import ModalityBatches
-from manyviews.views.plain import natural_size, plain_batches, plain_files, plain_views
+from manyviews.views.plain import plain_views
 from manyviews.views.policy import MultiCrop, SimCLRPolicy
 from manyviews.views.sheet import contact_sheet, save_png
 
@@ -14,9 +14,6 @@ __all__ = [
     "batches",
     "contact_sheet",
     "fixed_batch",
-    "natural_size",
-    "plain_batches",
-    "plain_files",
     "plain_views",
     "save_png",
 ]

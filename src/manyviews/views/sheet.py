@@ -65,7 +65,13 @@ def _fitted(picture: Tensor, cell: int) -> Tensor:
 
 
 def save_png(picture: Image.Image, path: Path) -> None:
-    """Write a PNG that is there whole or not at all."""
+    """Write a PNG that is there whole or not at all.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_png(contact_sheet([[torch.zeros(3, 8, 8)]]), Path(folder) / "sheet.png")
+    """
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         picture.save(part, format="PNG")
