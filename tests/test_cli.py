@@ -56,6 +56,12 @@ def test_help_names_the_commands() -> None:
         assert command in done.stdout
 
 
+def test_a_temperature_is_learned_if_told_so() -> None:
+    for flags, expected in (([], "null"), (["--learnable"], "true"), (["--no-learnable"], "false")):
+        done = manyviews("train", "--objective", "siglip", "--print-config", *flags)
+        assert f"temperature: null\nlearnable: {expected}\n" in done.stdout, done.stderr
+
+
 def test_views_draws_a_sheet(tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.png"
     done = manyviews("views", "--data", "photos", "--views", "3", "--instances", "5", "-o", str(sheet))

@@ -68,6 +68,10 @@ def test_a_cell_is_named_by_what_gives_another_result() -> None:
     for changes, same in (({"seed": 7}, False), ({"epochs": 9}, False), ({"threads": 3, "workers": 5}, True)):
         other = dataclasses.replace(cell, config=dataclasses.replace(cell.config, **changes))
         assert (other.name == cell.name) == same
+    for objective, same in (("mv-dhel", True), ("siglip", False)):
+        own = dataclasses.replace(cell.config, objective=objective)
+        named = dataclasses.replace(own, temperature=0.5, learnable=False)
+        assert (Cell(own).name == Cell(named).name) == same
     again = dataclasses.replace(cell, how=EvaluationConfig(few=()))
     assert again.name == cell.name  # the same run, evaluated in another way
     assert again.file != cell.file

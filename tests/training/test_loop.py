@@ -88,6 +88,23 @@ def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:
         assert torch.equal(value, last_checkpoint(run.path)["embedder"][name]), name
 
 
+@pytest.mark.parametrize(("objective", "temperature"), [("mv-dhel", 0.5), ("kcl", 0.25), ("siglip", 0.1)])
+def test_an_objective_trains_with_its_own_temperature(objective: str, temperature: float, tmp_path: Path) -> None:
+    config = small(objective=objective, epochs=1)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    learned = objective == "siglip"
+    assert (run.config.temperature, run.config.learnable) == (temperature, learned)
+    assert run.metrics[0]["temperature"] == pytest.approx(temperature, rel=0.01)
+    assert (run.metrics[-1]["temperature"] != temperature) == learned
+    if learned:
+        assert last_checkpoint(run.path)["objective"]["bias"] != -10
+    named = dataclasses.replace(config, temperature=temperature, learnable=learned)
+    assert_same_run(run.path, train(named, output=tmp_path / "named", quiet=True).path)
+    train(config, resume=run.path, quiet=True)
+    with pytest.raises(ConfigError, match="another learnable"):
+        train(dataclasses.replace(config, learnable=not learned), resume=run.path, quiet=True)
+
+
 def test_held_out_instances_are_not_trained_on_and_watched_ones_are_not_in_the_bank() -> None:
     for held_out in (10, 0):
         trained, watched, bank = (set(part.tolist()) for part in apart(50, 0, held_out))

@@ -39,7 +39,8 @@ class Cell:
     @property
     def name(self) -> str:
         """Of its run directory: readable, and different for whatever gives another run."""
-        config, usual = located(self.config), Config().result()
+        # A temperature that is the objective's own is the same run, whether it is named or not.
+        config, usual = located(self.config).settled(), Config().settled().result()
         # What is as usual is left out: a new field of a later version names no old run anew.
         what: dict[str, Any] = {name: value for name, value in config.result().items() if value != usual[name]}
         path = Path(config.data)

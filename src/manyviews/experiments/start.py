@@ -196,7 +196,8 @@ def _setting(name: str, options: Options, cells: Sequence[Cell]) -> str:
         told.append(limits.SETTING)
     if cells:
         told.append(f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'} a cell")
-        kinds = {(cell.config.limit, cell.config.epochs, cell.config.temperature) for cell in cells}
+        configs = [cell.config.settled() for cell in cells]
+        kinds = {(config.limit, config.epochs, config.temperature) for config in configs}
         for limit, epochs, temperature in sorted(kinds, key=str):
             instances = f"the first {limit:,} training instances" if limit else "all training instances"
             told.append(f"{instances}, {epochs} epochs, temperature {temperature:g}")

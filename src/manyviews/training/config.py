@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
+import tyro
 import yaml
 
 from manyviews.losses import get_objective
@@ -95,10 +96,10 @@ class Config:
     """As `manyviews losses` lists them."""
     released: bool = False
     """The objective as the authors' released code has it, where that departs from the paper's equation."""
-    temperature: float = 0.5
-    """Of the objective."""
-    learnable: bool = False
-    """Learn the temperature."""
+    temperature: float | None = None
+    """Of the objective; its own, mostly 0.5, if not given."""
+    learnable: tyro.conf.DisallowNone[bool | None] = None
+    """Learn the temperature; of siglip the bias too. As the objective does of itself if not given."""
     supervised: bool = False
     """Learn from the labels instead, with a linear layer on all modalities: what contrastive training may hope for."""
 
@@ -185,8 +186,9 @@ class Config:
         if self.momentum >= 1:
             raise ConfigError(f"momentum must be < 1, got {self.momentum}")
         for name in ("temperature", "learning_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name} must be > 0, got {value}")
         for name in ("missing", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is a share, from 0 to less than 1, got {getattr(self, name)}")
@@ -205,6 +207,23 @@ class Config:
             raise ConfigError(str(error)) from error
         if self.policy == "crops" and self.views > most:
             raise ConfigError(f"{self.objective} is for {most} views, got views {self.views}: try pwe-{self.objective}")
+
+    def settled(self) -> Config:
+        """The config with the objective's own temperature, and whether it is learned, where it leaves them open.
+
+        Examples:
+            >>> config = Config(objective="siglip").settled()
+            >>> config.temperature, config.learnable
+            (0.1, True)
+        """
+        if self.temperature is not None and self.learnable is not None:
+            return self
+        own, fixed = get_objective(self.objective), get_objective(self.objective, learnable=False).temperature
+        return dataclasses.replace(
+            self,
+            temperature=float(fixed) if self.temperature is None else self.temperature,
+            learnable=own.log_temperature is not None if self.learnable is None else self.learnable,
+        )
 
     def to_yaml(self) -> str:
         """The fields, one a line; `Config.from_yaml` reads them."""

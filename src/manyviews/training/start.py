@@ -90,7 +90,7 @@ def _resumed(run: Run, config: Config | None) -> Config:
     """The run's config, changed at most in what does not change its result."""
     if config is None:
         return run.config
-    config = located(config)
+    config = located(config).settled()
     left_open = [name for name, value in FITTED.items() if getattr(config, name) == value]
     config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in left_open})
     if names := run.config.different(config):
