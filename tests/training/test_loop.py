@@ -225,6 +225,30 @@ def test_embeddings_that_are_no_numbers_stop_the_run(eval_every: int, tmp_path: 
         train(small(learning_rate=1e30, eval_every=eval_every, log_every=10), output=tmp_path / "run", quiet=True)
 
 
+def test_only_what_a_smaller_learning_rate_may_help_is_a_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(self: mv.MVDHEL, z: Tensor) -> Tensor:
+        raise ValueError("no instance has the views")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mv.MVDHEL, "forward", forward)
+        with pytest.raises(ValueError, match=r"^no instance has the views \(at step 1 of 15\)$") as found:
+            train(small(), output=tmp_path / "run", quiet=True)
+    assert not isinstance(found.value, DivergedError)
+
+    # A learned temperature can leave its range as well as an embedding.
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        self.objective.log_temperature.data.fill_(math.nan)
+        return learn(self, views, index)
+
+    monkeypatch.setattr(Training, "step", step)
+    with pytest.raises(DivergedError, match=r"temperature must be a finite number .*got nan, at step 1 of 15"):
+        train(small(learnable=True), output=tmp_path / "other", quiet=True)
+
+
 def test_anomalies_are_found_where_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(torch.autograd.Function):
         @staticmethod
