@@ -107,8 +107,7 @@ def _content(path: Path, _changed: int) -> str:
 def run_spec(spec: Mapping[str, Any]) -> None:
     """Train and evaluate a cell, from wherever it is."""
     config, path = Config.from_yaml(spec["config"]), Path(spec["path"])
-    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in spec["how"].items()}
-    how = EvaluationConfig(**given)
+    how = EvaluationConfig(**spec["how"])
     # A run that is there must be of this config.
     run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
     if _found(path / spec["file"]) is None:

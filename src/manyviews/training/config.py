@@ -7,6 +7,7 @@ import difflib
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
@@ -161,7 +162,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, accept(field.name, getattr(self, field.name)))
+            object.__setattr__(self, field.name, accept(Config, field.name, getattr(self, field.name)))
 
     @property
     def instances(self) -> int:
@@ -247,7 +248,7 @@ class Config:
         for name in fields:
             if name not in known:
                 raise ConfigError(f"{where} has a field {name!r}, which is unknown{nearest(name, known)}")
-        return dataclasses.replace(self, **{name: accept(name, value, where) for name, value in fields.items()})
+        return dataclasses.replace(self, **{name: accept(Config, name, value, where) for name, value in fields.items()})
 
     def result(self) -> dict[str, Any]:
         """What decides the result, as plain values."""
@@ -283,18 +284,16 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f": did you mean {' or '.join(near)}?" if near else f". There are {', '.join(sorted(known))}"
 
 
-def accept(name: str, value: Any, where: str = "the config") -> Any:
-    """The value as the field's type, or a ConfigError."""
-    if not _TYPES:
-        _TYPES.update(typing.get_type_hints(Config))
+def accept(owner: type, name: str, value: Any, where: str = "the config") -> Any:
+    """The value as the type of the owner's field, or a ConfigError."""
+    kind = _types(owner)[name]
     try:
-        return _as(_TYPES[name], value)
+        return _as(kind, value)
     except (TypeError, ValueError):
-        expected = _described(_TYPES[name])
-        raise ConfigError(f"{name} in {where} must be {expected}, got {value!r}") from None
+        raise ConfigError(f"{name} in {where} must be {_described(kind)}, got {value!r}") from None
 
 
-_TYPES: dict[str, Any] = {}
+_types = lru_cache(typing.get_type_hints)
 
 
 def _as(kind: Any, value: Any) -> Any:

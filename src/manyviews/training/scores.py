@@ -14,7 +14,7 @@ from manyviews.data import Dataset, Split
 from manyviews.evaluation import PAPER, few_labels, knn_classify, linear_probe
 from manyviews.evaluation.probe import HELD_OUT, Augment, Method, Settings
 from manyviews.evaluation.represent import EPOCH
-from manyviews.training.config import Config, ConfigError
+from manyviews.training.config import Config, ConfigError, accept
 from manyviews.training.images import LARGE
 from manyviews.views.keyed import permutation
 
@@ -52,6 +52,11 @@ class EvaluationConfig:
     """valid is for choosing among runs: the validation split or, without one, a fifth of the training instances."""
     workers: int = 2
     """Processes that read images from disk."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = accept(EvaluationConfig, field.name, getattr(self, field.name), "the evaluation")
+            object.__setattr__(self, field.name, value)
 
     def check(self, config: Config) -> None:
         if self.probe == "lbfgs" and (self.augment or self.learning_rate is not None or self.epochs is not None):
