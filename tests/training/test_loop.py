@@ -10,6 +10,7 @@ import time
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -354,6 +355,32 @@ def test_images_that_changed_are_found_out_and_broken_ones_replaced(
     next(folder.rglob("001.png")).unlink()
     with pytest.raises(ConfigError, match="another set of instances"):
         train(resume=run.path, quiet=True)
+
+
+def test_labels_that_are_learned_from_are_part_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyviews.data.files.DECODED_WHEN_LOADED", 0)
+
+    def identity(path: Path, objective: str) -> str:
+        data = mv.load_dataset(path)
+        config = fitted(small(data=str(path), limit=None, held_out=2, batch_size=4, objective=objective), data, 1)
+        return ImageSource(data, config, torch.device("cpu")).identity
+
+    folder = folder_of_images(tmp_path / "images" / "a", count=12, labelled=False).parent
+    (folder / "b").mkdir()
+    (folder / "a" / "011.png").rename(folder / "b" / "011.png")
+    before = identity(folder, "supcon")
+    moved = folder.rename(tmp_path / "moved")
+    assert identity(moved, "supcon") == before
+    (moved / "a" / "010.png").rename(moved / "b" / "010.png")  # in the same place of the order, of another class
+    assert identity(moved, "supcon") != before
+
+    photos = mv.load_dataset("photos")["train"]
+    arrays = {"x": photos.images[:12].movedim(1, -1).numpy(), "y": np.arange(12) % 3}
+    np.savez(tmp_path / "one.npz", **arrays)
+    np.savez(tmp_path / "other.npz", **arrays | {"y": np.arange(12) % 2})
+    one, other = tmp_path / "one.npz", tmp_path / "other.npz"
+    assert identity(one, "supcon") != identity(other, "supcon")
+    assert identity(one, "mv-dhel") == identity(other, "mv-dhel")
 
 
 def test_a_run_without_its_checkpoints_says_that_it_begins_again(

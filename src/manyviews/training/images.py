@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,7 +37,8 @@ class ImageSource(Source):
             images = dataclasses.replace(images, paths=images.paths[: config.limit])
         self.images, self.config, self.device = images, config, device
         self.learned = f"{config.views} views; {config.encoder}, {config.objective}"
-        self.labels, self.identity = split.classes, fingerprint(images)
+        learned = split.classes if config.objective == "supcon" else None
+        self.labels, self.identity = split.classes, fingerprint(images, learned)
         self.trained, self.watched, self.bank = apart(len(images), config.seed, config.held_out)
         self.policy = policy_of(config)
         self.views = ViewBatches(images, self.policy, config.views, config.seed, config.workers, device)
@@ -92,14 +94,17 @@ class ImageSource(Source):
             return {"knn": (guess.cpu() == self.labels[asked]).double().mean().item(), **found}
 
 
-def fingerprint(images: Tensor | ImageFiles) -> str:
-    """By their pixels, or by the names and sizes of their files."""
+def fingerprint(images: Tensor | ImageFiles, labels: Tensor | None = None) -> str:
+    """By their pixels, or by the sizes of their files and the paths below their folder; and by labels to learn from."""
     digest = hashlib.sha256()
     if isinstance(images, Tensor):
         digest.update(images.cpu().contiguous().numpy().data)
     else:
+        root = os.path.commonpath([path.parent for path in images.paths])
         for path in images.paths:
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+    if labels is not None:
+        digest.update(labels[: len(images)].contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 
