@@ -8,7 +8,9 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import manyviews as mv
+from manyviews.evaluation import represent
 from manyviews.training import Config, ConfigError, DivergedError, InterruptedTraining, Run, learning_rate, train
 from manyviews.training.files import claimed
 from manyviews.training.images import ImageSource, policy_of
@@ -121,6 +124,26 @@ def test_a_look_changes_nothing(tmp_path: Path) -> None:
     rarely = train(small(eval_every=15), output=tmp_path / "rarely", quiet=True)
     assert [row["loss"] for row in often.metrics] == [row["loss"] for row in rarely.metrics]
     assert often.metrics[-1] == rarely.metrics[-1]
+
+
+def test_a_look_reads_with_the_workers_of_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def known(name: str) -> Callable[..., Any]:
+        real = getattr(represent, name)
+
+        def recorded(*arguments: Any) -> Any:
+            asked.append(arguments[-1])
+            return real(*arguments)
+
+        return recorded
+
+    for name in ("representations", "embedded_views"):
+        monkeypatch.setattr(f"manyviews.training.images.{name}", known(name))
+    folder = folder_of_images(tmp_path / "images", count=24)
+    config = small(data=str(folder), limit=None, held_out=4, batch_size=8, epochs=1, eval_every=9, workers=1)
+    train(config, output=tmp_path / "run", quiet=True)
+    assert asked == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

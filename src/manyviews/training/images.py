@@ -77,7 +77,9 @@ class ImageSource(Source):
         """KNN of representations, and the geometry of the embeddings of views."""
         config = self.config
         with quiet():
-            _, z = embedded_views(model, self.images, self.watched, self.policy, config.views, config.seed)
+            _, z = embedded_views(
+                model, self.images, self.watched, self.policy, config.views, config.seed, config.workers
+            )
             if not z.isfinite().all():
                 raise FloatingPointError("the embeddings of watched instances are not finite")
             found = {
@@ -88,8 +90,8 @@ class ImageSource(Source):
             }
             if self.labels is None or not len(self.bank):
                 return found
-            bank, known = representations(model.encoder, self.images, self.bank, self.policy.size)
-            watched, asked = representations(model.encoder, self.images, self.watched, self.policy.size)
+            bank, known = representations(model.encoder, self.images, self.bank, self.policy.size, config.workers)
+            watched, asked = representations(model.encoder, self.images, self.watched, self.policy.size, config.workers)
             guess = knn_classify(bank, self.labels[known].to(bank.device), watched)
             return {"knn": (guess.cpu() == self.labels[asked]).double().mean().item(), **found}
 
