@@ -406,6 +406,14 @@ def test_labels_that_are_learned_from_are_part_of_the_data(tmp_path: Path, monke
     assert identity(one, "mv-dhel") == identity(other, "mv-dhel")
 
 
+def test_images_are_known_before_they_leave_for_a_device() -> None:
+    data = mv.load_dataset("photos")
+    config = fitted(small(), data, 1)
+    here, there = (ImageSource(data, config, torch.device(device)) for device in ("cpu", "meta"))
+    assert there.images.is_meta
+    assert there.identity == here.identity  # of pixels that cannot be brought back
+
+
 def test_a_run_without_its_checkpoints_says_that_it_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

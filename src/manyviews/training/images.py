@@ -32,13 +32,14 @@ class ImageSource(Source):
         split = data["train"]
         images = split.images
         if isinstance(images, Tensor):
-            images = images[: config.limit].to(device)
+            images = images[: config.limit]
         else:
             images = dataclasses.replace(images, paths=images.paths[: config.limit])
-        self.images, self.config, self.device = images, config, device
+        self.config, self.device = config, device
         self.learned = f"{config.views} views; {config.encoder}, {config.objective}"
         learned = split.classes if config.objective == "supcon" else None
         self.labels, self.identity = split.classes, fingerprint(images, learned)
+        self.images = images = images.to(device) if isinstance(images, Tensor) else images
         self.trained, self.watched, self.bank = apart(len(images), config.seed, config.held_out)
         self.policy = policy_of(config)
         self.views = ViewBatches(images, self.policy, config.views, config.seed, config.workers, device)
@@ -100,7 +101,7 @@ def fingerprint(images: Tensor | ImageFiles, labels: Tensor | None = None) -> st
     """By their pixels, or by the sizes of their files and the paths below their folder; and by labels to learn from."""
     digest = hashlib.sha256()
     if isinstance(images, Tensor):
-        digest.update(images.cpu().contiguous().numpy().data)
+        digest.update(images.contiguous().numpy().data)
     else:
         root = os.path.commonpath([path.parent for path in images.paths])
         for path in images.paths:
