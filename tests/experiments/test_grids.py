@@ -3,8 +3,10 @@
 import csv
 import dataclasses
 import json
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from manyviews.experiments import EXPERIMENTS, Cell, Options, paper, reproduce
@@ -19,6 +21,7 @@ from manyviews.experiments.start import with_best_rate
 from manyviews.experiments.tables import Table, long_form, pivoted
 from manyviews.training import RECIPES, ConfigError, EvaluationConfig, InterruptedTraining, train
 from tests.training.bundle import bundle
+from tests.training.small import folder_of_images
 from tests.training.test_loop import stop_after
 
 SMOKE = Options(scale="smoke")
@@ -107,6 +110,25 @@ def test_a_file_is_known_by_what_is_in_it(tmp_path: Path) -> None:
     assert names[0].startswith("multimodal-pwe")  # not the recipe of that name
     bundle(other, labels="quantities")
     assert cells_of("multimodal", Options(data=(str(other),)))[0].name != names[0]
+
+
+def test_data_are_images_or_modalities_by_what_they_hold(tmp_path: Path) -> None:
+    pictures, upper, pickled = tmp_path / "photos.npz", tmp_path / "THREE.NPZ", tmp_path / "two.pickle"
+    np.savez(pictures, x=np.zeros((6, 8, 8, 3), np.uint8), y=np.arange(6) % 2)
+    Path(bundle(tmp_path / "three.npz")).rename(upper)
+    rows = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    pickled.write_bytes(pickle.dumps({"train": {"text": rows, "audio": rows}}))
+    emotions = tmp_path / "emotions"
+    (emotions / "bert-UTT").mkdir(parents=True)
+    np.savez(emotions / "label-6way.npz", train_corpus=np.array({}, dtype=object))
+    folder = folder_of_images(tmp_path / "folder", count=3)
+    given = [str(path) for path in (pictures, upper, pickled, emotions, folder)]
+    cells = cells_of("other-losses", Options(scale="smoke", data=(*given, "ch-sims=nowhere", "digits")))
+    found = {cell.place["data"]: cell.config.policy for cell in cells}
+    assert found == {
+        "photos": "crops", "folder": "crops", "digits": "crops",
+        "THREE": "modalities", "two": "modalities", "emotions": "modalities", "ch-sims": "modalities",
+    }  # fmt: skip
 
 
 def small_cells(count: int) -> list[Cell]:

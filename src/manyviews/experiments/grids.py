@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from manyviews.data import load_dataset
+from manyviews.data.dataset import IMAGE
+from manyviews.data.sentiment import is_merbench
 from manyviews.experiments import paper
 from manyviews.experiments.cells import Cell, Place
 from manyviews.experiments.claims import Claim, best, does_not_grow, grows, steadier, steady
@@ -197,7 +200,7 @@ def _fixed_cells(options: Options) -> Iterator[Cell]:
 def _other_cells(options: Options) -> Iterator[Cell]:
     compared = ("mv-infonce", "mv-cl1", "mv-dhel", "mv-cl2")
     modal = tuple(given for given in options.data if _of_modalities(given))
-    images = tuple(given for given in options.data if not _of_modalities(given))
+    images = tuple(given for given in options.data if given not in modal)
     default = ("ch-sims",) if options.scale == "paper" else ("digits",)
     yield from image_cells(
         dataclasses.replace(options, data=images), compared, _views(options, (2, 3, 4)), ("imagenet100",)
@@ -209,11 +212,14 @@ def _other_cells(options: Options) -> Iterator[Cell]:
 
 
 def _of_modalities(given: str) -> bool:
-    """Whether data is known by the name of a recipe, or by its ending, to be a bundle."""
-    name, _, path = given.partition("=")
-    recipe = RECIPES.get(name)
-    known = recipe is not None and recipe.policy == "modalities"
-    return known or Path(path or name).suffix in (".pkl", ".mat", ".npz")
+    """Whether data is a bundle: by what it holds, or by the recipe of a name that is no path."""
+    ((name, source),) = Options(data=(given,)).sources(())
+    path = Path(source).expanduser()
+    if not path.exists():
+        return name in RECIPES and RECIPES[name].policy == "modalities"
+    if path.is_dir():  # of images there may be millions
+        return is_merbench(path)
+    return set(load_dataset(path)["train"].modalities) != {IMAGE}
 
 
 def _table_claims(metric: str) -> Callable[[Results], Iterator[Claim]]:
