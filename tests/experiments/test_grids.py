@@ -90,7 +90,8 @@ def test_parts_of_a_table_can_be_chosen() -> None:
     for name, options, message in (
         ("table1", Options(objectives=("mvdhel",)), "no objective 'mvdhel' in this table, only pwe"),
         ("table1", Options(objectives=("supervised",)), "no objective 'supervised' in this table"),
-        ("table1", Options(views=(9,)), "table1 has none of these --objectives or --views"),
+        ("table1", Options(views=(2, 9)), "no 9 views in this table, only 2, 3, 4"),
+        ("other-losses", Options(views=(5,)), "no 5 views in this table, only 2, 3, 4"),
         ("table1", Options(missing=0.3), "missing and subsets are for the table of modalities"),
         ("multimodal", Options(views=(3,)), "views is for images, and the table is of modalities"),
         ("multimodal", Options(missing=3.0), "missing is a share, from 0 to less than 1, got 3.0"),
@@ -191,6 +192,13 @@ def test_a_launcher_that_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.
         Launch(tmp_path, "slurm", say=lambda _: None)(small_cells(1))
 
 
+def test_a_launcher_takes_its_own_options_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="jobs is for the launcher local"):
+        Launch(tmp_path, "slurm", jobs=2)
+    with pytest.raises(ConfigError, match="slurm holds parameters of the launcher slurm, and the launcher is local"):
+        Launch(tmp_path, slurm={"slurm_partition": "gpu"})
+
+
 def test_time_is_estimated_from_a_step() -> None:
     cells = small_cells(2)
     found = seconds_of(cells)
@@ -259,6 +267,18 @@ def test_the_papers_figures_stand_only_beside_its_own_setting(tmp_path: Path) ->
     (table,) = pivoted(EXPERIMENTS["table1"], results, paper=False)
     assert table.rows[0] == ("cifar10", "pwe", "50.0", "50.0", "50.0")
     assert long_form(EXPERIMENTS["table1"], results, paper=False).splitlines()[1].endswith("50,")
+
+
+@pytest.mark.parametrize(
+    ("changes", "withheld"), [({}, True), ({"released": True}, False), ({"released": True, "epochs": 5}, True)]
+)
+def test_figures_that_are_withheld_are_said_to_be(changes: dict, withheld: bool, tmp_path: Path) -> None:
+    options = Options(scale="paper", data=("cifar10",), objectives=("mv-dhel",), views=(2,), **changes)
+    fake(tmp_path / "runs", cells_of("table1", options), SCORES)
+    outcome = reproduce("table1", options, Launch(tmp_path / "runs", say=lambda _: None), tmp_path)
+    assert ("without the paper's figures, which are of --released" in outcome.setting) == withheld
+    assert ("(87.4)" in outcome.tables[0].rows[0][-1]) != withheld
+    assert outcome.setting in (tmp_path / "table1.md").read_text()
 
 
 def test_claims_say_what_held() -> None:

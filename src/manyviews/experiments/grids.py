@@ -48,7 +48,7 @@ class Options:
     views: tuple[int, ...] = ()
     """Only these numbers of views."""
     released: bool = False
-    """The objectives as in the authors' code that made the paper's tables, instead of by its equations."""
+    """The objectives as in the authors' code, not by the equations; at the scale paper its figures stand beside."""
     limit: int | None = None
     """Training instances, if not the scale's own."""
     epochs: int | None = None
@@ -72,6 +72,9 @@ class Options:
         return [name for name in objectives if not self.objectives or name in self.objectives]
 
     def counts(self, views: Sequence[int]) -> list[int]:
+        """Of the numbers of views of a table those that are wanted."""
+        if unknown := [count for count in self.views if count not in views]:
+            raise ConfigError(f"no {unknown[0]} views in this table, only {', '.join(map(str, views))}")
         return [count for count in views if not self.views or count in self.views]
 
     def sources(self, default: Sequence[str]) -> list[tuple[str, str]]:
@@ -90,7 +93,7 @@ class Options:
 
     @property
     def papers(self) -> bool:
-        """Whether the setting is that of the paper's tables."""
+        """Whether the setting is that of the paper's tables, so that its figures can stand beside the results."""
         return (
             self.scale == "paper" and self.released and self.limit is None and self.epochs is None and not self.missing
         )

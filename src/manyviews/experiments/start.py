@@ -92,8 +92,6 @@ def cells_of(name: str, options: Options) -> list[Cell]:
     experiment = experiment_of(name)
     options.check(experiment)
     cells = list(experiment.cells(options))
-    if not cells:
-        raise ConfigError(f"{name} has none of these --objectives or --views")
     for cell in cells:
         cell.config.check()
     return cells
@@ -204,4 +202,8 @@ def _setting(name: str, options: Options, cells: Sequence[Cell]) -> str:
         told.append("objectives " + ("as in the authors' released code" if options.released else "by the equations"))
         if options.missing:
             told.append(f"{options.missing:.0%} of the modalities left out of training")
+        experiment = EXPERIMENTS[name]
+        figures = (experiment.paper(cell.place, metric) for cell in cells for metric in experiment.metrics)
+        if options.scale == "paper" and not options.papers and any(figure is not None for figure in figures):
+            told.append("without the paper's figures, which are of --released and no --limit, --epochs or --missing")
     return "; ".join(told) + "."
