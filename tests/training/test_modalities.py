@@ -292,6 +292,14 @@ def test_quantities_are_told_by_layers_fitted_to_the_absolute_error(quantities: 
     assert (run.path / "validation.json").exists()
     assert Run.open(run.path).evaluation == found
 
+    assert found["probe"] == {"method": "mae", "heads": 3, "learning_rate": 0.01, "epochs": 100}
+    how = EvaluationConfig(learning_rate=0.5, epochs=2, heads=1, subsets=False, baselines=False)
+    other = evaluate(run, how=how)
+    assert other["probe"] == {"method": "mae", "heads": 1, "learning_rate": 0.5, "epochs": 2}
+    layer = linear_regression_probe(h, data["train"].labels, learning_rate=0.5, epochs=2)
+    expected = sentiment_metrics(layer.predict(queries), data["test"].labels)
+    assert other["scores"]["trained encoder"]["heads"][0]["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
+
 
 @pytest.mark.parametrize("labels", ["classes", "quantities"])
 def test_supervised_training_learns_the_labels(labels: str, gaps: str, quantities: str, tmp_path: Path) -> None:
@@ -381,6 +389,8 @@ def test_mistakes_of_the_data_are_named(gaps: str, run: Run, tmp_path: Path) -> 
         evaluate(run, how=EvaluationConfig(drop=("smell",)))
     with pytest.raises(ConfigError, match="all modalities are dropped"):
         evaluate(run, how=EvaluationConfig(drop=NAMES))
+    with pytest.raises(ConfigError, match="learning_rate and epochs are for the probe sgd or for quantities"):
+        evaluate(run, how=EvaluationConfig(epochs=3))
     with pytest.raises(ConfigError, match="augment is for images"):
         evaluate(run, how=EvaluationConfig(probe="sgd", augment=True))
     with np.load(gaps) as arrays:
