@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from manyviews.data import load_dataset
 from manyviews.losses import OBJECTIVES
+from manyviews.training import Config
+from manyviews.training.images import policy_of
+from manyviews.training.setup import fitted
+from manyviews.views import contact_sheet, save_png
+from manyviews.views.keyed import permutation
 
 
 def manyviews(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +62,12 @@ def test_help_names_the_commands() -> None:
         assert command in done.stdout
 
 
+def test_a_temperature_is_learned_if_told_so() -> None:
+    for flags, expected in (([], "null"), (["--learnable"], "true"), (["--no-learnable"], "false")):
+        done = manyviews("train", "--objective", "siglip", "--print-config", *flags)
+        assert f"temperature: null\nlearnable: {expected}\n" in done.stdout, done.stderr
+
+
 def test_views_draws_a_sheet(tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.png"
     done = manyviews("views", "--data", "photos", "--views", "3", "--instances", "5", "-o", str(sheet))
@@ -66,6 +78,19 @@ def test_views_draws_a_sheet(tmp_path: Path) -> None:
         colours = len(picture.getcolors(2**20))
     assert colours > 1000
     assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
+
+
+def test_views_are_those_of_training(tmp_path: Path) -> None:
+    photos = load_dataset("photos")
+    images = photos["train"].images
+    for flags, changes in (((), {}), (("--scale", "0.5", "0.6", "--blur", "1"), {"scale": (0.5, 0.6), "blur": 1.0})):
+        assert manyviews("views", "--instances", "3", "-o", str(tmp_path / "sheet.png"), *flags).returncode == 0
+        index = permutation(len(images), 0)[:3]
+        policy = policy_of(fitted(Config(**changes), photos, 1))
+        drawn = policy(images[index], views=4, seed=0, epoch=0, index=index)
+        rows = [[image, *own] for image, own in zip(images[index], drawn, strict=True)]
+        save_png(contact_sheet(rows), tmp_path / "expected.png")
+        assert (tmp_path / "sheet.png").read_bytes() == (tmp_path / "expected.png").read_bytes()
 
 
 def test_views_of_a_folder_with_a_broken_image(tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 import csv
 import dataclasses
 import json
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from manyviews.experiments import EXPERIMENTS, Cell, Options, paper, reproduce
@@ -19,6 +21,7 @@ from manyviews.experiments.start import with_best_rate
 from manyviews.experiments.tables import Table, long_form, pivoted
 from manyviews.training import RECIPES, ConfigError, EvaluationConfig, InterruptedTraining, train
 from tests.training.bundle import bundle
+from tests.training.small import folder_of_images
 from tests.training.test_loop import stop_after
 
 SMOKE = Options(scale="smoke")
@@ -68,6 +71,10 @@ def test_a_cell_is_named_by_what_gives_another_result() -> None:
     for changes, same in (({"seed": 7}, False), ({"epochs": 9}, False), ({"threads": 3, "workers": 5}, True)):
         other = dataclasses.replace(cell, config=dataclasses.replace(cell.config, **changes))
         assert (other.name == cell.name) == same
+    for objective, same in (("mv-dhel", True), ("siglip", False)):
+        own = dataclasses.replace(cell.config, objective=objective)
+        named = dataclasses.replace(own, temperature=0.5, learnable=False)
+        assert (Cell(own).name == Cell(named).name) == same
     again = dataclasses.replace(cell, how=EvaluationConfig(few=()))
     assert again.name == cell.name  # the same run, evaluated in another way
     assert again.file != cell.file
@@ -83,7 +90,8 @@ def test_parts_of_a_table_can_be_chosen() -> None:
     for name, options, message in (
         ("table1", Options(objectives=("mvdhel",)), "no objective 'mvdhel' in this table, only pwe"),
         ("table1", Options(objectives=("supervised",)), "no objective 'supervised' in this table"),
-        ("table1", Options(views=(9,)), "table1 has none of these --objectives or --views"),
+        ("table1", Options(views=(2, 9)), "no 9 views in this table, only 2, 3, 4"),
+        ("other-losses", Options(views=(5,)), "no 5 views in this table, only 2, 3, 4"),
         ("table1", Options(missing=0.3), "missing and subsets are for the table of modalities"),
         ("multimodal", Options(views=(3,)), "views is for images, and the table is of modalities"),
         ("multimodal", Options(missing=3.0), "missing is a share, from 0 to less than 1, got 3.0"),
@@ -103,6 +111,25 @@ def test_a_file_is_known_by_what_is_in_it(tmp_path: Path) -> None:
     assert names[0].startswith("multimodal-pwe")  # not the recipe of that name
     bundle(other, labels="quantities")
     assert cells_of("multimodal", Options(data=(str(other),)))[0].name != names[0]
+
+
+def test_data_are_images_or_modalities_by_what_they_hold(tmp_path: Path) -> None:
+    pictures, upper, pickled = tmp_path / "photos.npz", tmp_path / "THREE.NPZ", tmp_path / "two.pickle"
+    np.savez(pictures, x=np.zeros((6, 8, 8, 3), np.uint8), y=np.arange(6) % 2)
+    Path(bundle(tmp_path / "three.npz")).rename(upper)
+    rows = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    pickled.write_bytes(pickle.dumps({"train": {"text": rows, "audio": rows}}))
+    emotions = tmp_path / "emotions"
+    (emotions / "bert-UTT").mkdir(parents=True)
+    np.savez(emotions / "label-6way.npz", train_corpus=np.array({}, dtype=object))
+    folder = folder_of_images(tmp_path / "folder", count=3)
+    given = [str(path) for path in (pictures, upper, pickled, emotions, folder)]
+    cells = cells_of("other-losses", Options(scale="smoke", data=(*given, "ch-sims=nowhere", "digits")))
+    found = {cell.place["data"]: cell.config.policy for cell in cells}
+    assert found == {
+        "photos": "crops", "folder": "crops", "digits": "crops",
+        "THREE": "modalities", "two": "modalities", "emotions": "modalities", "ch-sims": "modalities",
+    }  # fmt: skip
 
 
 def small_cells(count: int) -> list[Cell]:
@@ -163,6 +190,13 @@ def test_a_launcher_that_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setitem(__import__("sys").modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"the launcher slurm needs: pip install 'manyviews\[slurm\]'"):
         Launch(tmp_path, "slurm", say=lambda _: None)(small_cells(1))
+
+
+def test_a_launcher_takes_its_own_options_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="jobs is for the launcher local"):
+        Launch(tmp_path, "slurm", jobs=2)
+    with pytest.raises(ConfigError, match="slurm holds parameters of the launcher slurm, and the launcher is local"):
+        Launch(tmp_path, slurm={"slurm_partition": "gpu"})
 
 
 def test_time_is_estimated_from_a_step() -> None:
@@ -233,6 +267,18 @@ def test_the_papers_figures_stand_only_beside_its_own_setting(tmp_path: Path) ->
     (table,) = pivoted(EXPERIMENTS["table1"], results, paper=False)
     assert table.rows[0] == ("cifar10", "pwe", "50.0", "50.0", "50.0")
     assert long_form(EXPERIMENTS["table1"], results, paper=False).splitlines()[1].endswith("50,")
+
+
+@pytest.mark.parametrize(
+    ("changes", "withheld"), [({}, True), ({"released": True}, False), ({"released": True, "epochs": 5}, True)]
+)
+def test_figures_that_are_withheld_are_said_to_be(changes: dict, withheld: bool, tmp_path: Path) -> None:
+    options = Options(scale="paper", data=("cifar10",), objectives=("mv-dhel",), views=(2,), **changes)
+    fake(tmp_path / "runs", cells_of("table1", options), SCORES)
+    outcome = reproduce("table1", options, Launch(tmp_path / "runs", say=lambda _: None), tmp_path)
+    assert ("without the paper's figures, which are of --released" in outcome.setting) == withheld
+    assert ("(87.4)" in outcome.tables[0].rows[0][-1]) != withheld
+    assert outcome.setting in (tmp_path / "table1.md").read_text()
 
 
 def test_claims_say_what_held() -> None:

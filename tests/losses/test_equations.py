@@ -186,3 +186,7 @@ def test_reduction_none_gives_the_loss_of_each_instance() -> None:
         expected = slow.pvc(i) if i in slow.counted() else torch.zeros_like(each[i])
         torch.testing.assert_close(each[i], expected)
     torch.testing.assert_close(each.sum() / len(slow.counted()), get_objective("pvc")(z, MASK))
+
+
+def test_siglip_shows_its_bias() -> None:
+    assert repr(get_objective("siglip", bias=-3.5)) == "SigLIP(temperature=0.1, kernel=Gaussian(), bias=-3.5)"

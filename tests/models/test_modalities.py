@@ -65,6 +65,7 @@ def test_positions_tell_the_order_of_steps() -> None:
     rows, length = torch.randn(1, 5, 6), torch.tensor([5])
     assert (encoder(rows, length) - encoder(rows.flip(1), length)).abs().max() > 1e-3
     waves = positions(50, 8)
+    assert positions(50, 8, torch.device("meta")).is_meta  # made where they are added
     assert waves.shape == (50, 8)
     for step in (0, 7, 49):
         for pair in range(4):

@@ -12,12 +12,12 @@ from manyviews.cli.report import write_report_of
 from manyviews.data import load_dataset
 from manyviews.report import write_report
 from manyviews.report.account import accounts
-from manyviews.report.again import again
+from manyviews.report.again import again, changed_fields
 from manyviews.report.map import map_of
 from manyviews.report.seen import see
 from manyviews.report.sheets import neighbour_sheet, view_sheet
 from manyviews.report.tables import comparison
-from manyviews.training import Run, get_recipe, train
+from manyviews.training import RECIPES, Config, Run, get_recipe, train
 from tests.test_cli import manyviews
 from tests.training.bundle import MODAL, bundle
 from tests.training.small import folder_of_images, small
@@ -312,3 +312,9 @@ def test_the_command_says_what_it_wrote(
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"manyviews: {tmp_path} is no run: it has no config.yaml")
+
+
+def test_a_temperature_is_a_change_of_the_recipe_only_if_it_is_not_the_objectives_own() -> None:
+    own = Config(objective="siglip")
+    assert changed_fields(own.settled(), RECIPES["photos"]) == ["objective"]
+    assert changed_fields(Config(temperature=0.1, learnable=True), RECIPES["photos"]) == ["temperature", "learnable"]

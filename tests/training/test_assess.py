@@ -144,6 +144,22 @@ def test_a_mistake_in_how_is_named(finished_run: Path, how: EvaluationConfig, me
         evaluate(finished_run, how=how)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"split": "validation"}, "split in the evaluation must be one of test, valid, got 'validation'"),
+        ({"probe": "ridge"}, "probe in the evaluation must be one of lbfgs, sgd, got 'ridge'"),
+        ({"few": 0.1}, "few in the evaluation must be a list of a number, got 0.1"),
+        ({"heads": 2.5}, "heads in the evaluation must be a whole number, got 2.5"),
+        ({"drop": "text"}, "drop in the evaluation must be a list of a text, got 'text'"),
+    ],
+)
+def test_a_value_of_another_type_is_named_at_once(changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EvaluationConfig(**changes)
+    assert EvaluationConfig(few=[0.1], drop=["text"]) == EvaluationConfig(few=(0.1,), drop=("text",))
+
+
 def test_what_is_no_finished_run_is_named(run: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(ConfigError, match="is no run"):

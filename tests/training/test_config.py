@@ -77,11 +77,11 @@ def test_a_recipe_from_a_file_changes_what_it_names(tmp_path: Path) -> None:
         ("views: 2.5", "views in .* must be a whole number, got 2.5"),
         ("views: true", "views in .* must be a whole number, got True"),
         ("size: big", "size in .* must be a whole number or none, got 'big'"),
-        ("temperature: hot", "temperature in .* must be a number, got 'hot'"),
+        ("temperature: hot", "temperature in .* must be a number or none, got 'hot'"),
         ("optimiser: adam", "optimiser in .* must be one of sgd, lars, adamw, got 'adam'"),
         ("scale: [1]", "scale in .* must be a list of a number"),
         ("loggers: tensorboard", "loggers in .* must be a list of one of tensorboard"),
-        ("learnable: 1", "learnable in .* must be true or false, got 1"),
+        ("learnable: 1", "learnable in .* must be true or false or none, got 1"),
         ("- 1", "must have lines like `views: 4`"),
         ("a: [", "is no YAML"),
         ("!!python/object/apply:os.system [ls]", "is no YAML"),
@@ -92,6 +92,19 @@ def test_a_bad_recipe_file_is_explained(text: str, message: str, tmp_path: Path)
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         get_recipe(file)
+
+
+@pytest.mark.parametrize(
+    ("objective", "own"), [("mv-dhel", (0.5, False)), ("kcl", (0.25, False)), ("siglip", (0.1, True))]
+)
+def test_a_temperature_that_is_not_given_is_the_objectives_own(objective: str, own: tuple) -> None:
+    for recipe in (RECIPES["photos"], RECIPES["multimodal"]):
+        assert (recipe.temperature, recipe.learnable) == (None, None)
+        config = dataclasses.replace(recipe, objective=objective).settled()
+        assert (config.temperature, config.learnable) == own
+        assert config.settled() == config
+    told = Config(objective=objective, temperature=0.3, learnable=False).settled()
+    assert (told.temperature, told.learnable) == (0.3, False)
 
 
 def test_unknown_recipes() -> None:

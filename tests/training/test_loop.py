@@ -8,14 +8,18 @@ import signal
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import manyviews as mv
+from manyviews.evaluation import represent
 from manyviews.training import Config, ConfigError, DivergedError, InterruptedTraining, Run, learning_rate, train
 from manyviews.training.files import claimed
 from manyviews.training.images import ImageSource, policy_of
@@ -88,6 +92,23 @@ def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:
         assert torch.equal(value, last_checkpoint(run.path)["embedder"][name]), name
 
 
+@pytest.mark.parametrize(("objective", "temperature"), [("mv-dhel", 0.5), ("kcl", 0.25), ("siglip", 0.1)])
+def test_an_objective_trains_with_its_own_temperature(objective: str, temperature: float, tmp_path: Path) -> None:
+    config = small(objective=objective, epochs=1)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    learned = objective == "siglip"
+    assert (run.config.temperature, run.config.learnable) == (temperature, learned)
+    assert run.metrics[0]["temperature"] == pytest.approx(temperature, rel=0.01)
+    assert (run.metrics[-1]["temperature"] != temperature) == learned
+    if learned:
+        assert last_checkpoint(run.path)["objective"]["bias"] != -10
+    named = dataclasses.replace(config, temperature=temperature, learnable=learned)
+    assert_same_run(run.path, train(named, output=tmp_path / "named", quiet=True).path)
+    train(config, resume=run.path, quiet=True)
+    with pytest.raises(ConfigError, match="another learnable"):
+        train(dataclasses.replace(config, learnable=not learned), resume=run.path, quiet=True)
+
+
 def test_held_out_instances_are_not_trained_on_and_watched_ones_are_not_in_the_bank() -> None:
     for held_out in (10, 0):
         trained, watched, bank = (set(part.tolist()) for part in apart(50, 0, held_out))
@@ -103,6 +124,26 @@ def test_a_look_changes_nothing(tmp_path: Path) -> None:
     rarely = train(small(eval_every=15), output=tmp_path / "rarely", quiet=True)
     assert [row["loss"] for row in often.metrics] == [row["loss"] for row in rarely.metrics]
     assert often.metrics[-1] == rarely.metrics[-1]
+
+
+def test_a_look_reads_with_the_workers_of_the_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def known(name: str) -> Callable[..., Any]:
+        real = getattr(represent, name)
+
+        def recorded(*arguments: Any) -> Any:
+            asked.append(arguments[-1])
+            return real(*arguments)
+
+        return recorded
+
+    for name in ("representations", "embedded_views"):
+        monkeypatch.setattr(f"manyviews.training.images.{name}", known(name))
+    folder = folder_of_images(tmp_path / "images", count=24)
+    config = small(data=str(folder), limit=None, held_out=4, batch_size=8, epochs=1, eval_every=9, workers=1)
+    train(config, output=tmp_path / "run", quiet=True)
+    assert asked == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -206,6 +247,30 @@ def test_a_loss_that_is_no_number_stops_the_run_and_leaves_the_good_checkpoint(
 def test_embeddings_that_are_no_numbers_stop_the_run(eval_every: int, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"embeddings .*(NaN|inf|not finite).* at step \d+ of 15"):
         train(small(learning_rate=1e30, eval_every=eval_every, log_every=10), output=tmp_path / "run", quiet=True)
+
+
+def test_only_what_a_smaller_learning_rate_may_help_is_a_divergence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forward(self: mv.MVDHEL, z: Tensor) -> Tensor:
+        raise ValueError("no instance has the views")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mv.MVDHEL, "forward", forward)
+        with pytest.raises(ValueError, match=r"^no instance has the views \(at step 1 of 15\)$") as found:
+            train(small(), output=tmp_path / "run", quiet=True)
+    assert not isinstance(found.value, DivergedError)
+
+    # A learned temperature can leave its range as well as an embedding.
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        self.objective.log_temperature.data.fill_(math.nan)
+        return learn(self, views, index)
+
+    monkeypatch.setattr(Training, "step", step)
+    with pytest.raises(DivergedError, match=r"temperature must be a finite number .*got nan, at step 1 of 15"):
+        train(small(learnable=True), output=tmp_path / "other", quiet=True)
 
 
 def test_anomalies_are_found_where_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +378,40 @@ def test_images_that_changed_are_found_out_and_broken_ones_replaced(
     next(folder.rglob("001.png")).unlink()
     with pytest.raises(ConfigError, match="another set of instances"):
         train(resume=run.path, quiet=True)
+
+
+def test_labels_that_are_learned_from_are_part_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("manyviews.data.files.DECODED_WHEN_LOADED", 0)
+
+    def identity(path: Path, objective: str) -> str:
+        data = mv.load_dataset(path)
+        config = fitted(small(data=str(path), limit=None, held_out=2, batch_size=4, objective=objective), data, 1)
+        return ImageSource(data, config, torch.device("cpu")).identity
+
+    folder = folder_of_images(tmp_path / "images" / "a", count=12, labelled=False).parent
+    (folder / "b").mkdir()
+    (folder / "a" / "011.png").rename(folder / "b" / "011.png")
+    before = identity(folder, "supcon")
+    moved = folder.rename(tmp_path / "moved")
+    assert identity(moved, "supcon") == before
+    (moved / "a" / "010.png").rename(moved / "b" / "010.png")  # in the same place of the order, of another class
+    assert identity(moved, "supcon") != before
+
+    photos = mv.load_dataset("photos")["train"]
+    arrays = {"x": photos.images[:12].movedim(1, -1).numpy(), "y": np.arange(12) % 3}
+    np.savez(tmp_path / "one.npz", **arrays)
+    np.savez(tmp_path / "other.npz", **arrays | {"y": np.arange(12) % 2})
+    one, other = tmp_path / "one.npz", tmp_path / "other.npz"
+    assert identity(one, "supcon") != identity(other, "supcon")
+    assert identity(one, "mv-dhel") == identity(other, "mv-dhel")
+
+
+def test_images_are_known_before_they_leave_for_a_device() -> None:
+    data = mv.load_dataset("photos")
+    config = fitted(small(), data, 1)
+    here, there = (ImageSource(data, config, torch.device(device)) for device in ("cpu", "meta"))
+    assert there.images.is_meta
+    assert there.identity == here.identity  # of pixels that cannot be brought back
 
 
 def test_a_run_without_its_checkpoints_says_that_it_begins_again(

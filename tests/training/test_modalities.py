@@ -24,7 +24,7 @@ from manyviews.evaluation import (
 from manyviews.evaluation.modalities import mean_embedding
 from manyviews.models.modalities import known_steps
 from manyviews.training import Config, ConfigError, EvaluationConfig, InterruptedTraining, Run, evaluate, train
-from manyviews.training.modalities import learned_from
+from manyviews.training.modalities import contrasted, learned_from
 from manyviews.training.optimisers import learning_rate
 from manyviews.training.setup import built, fitted
 from manyviews.training.source import apart
@@ -153,9 +153,22 @@ def test_an_instance_of_a_single_modality_has_nothing_to_contrast(gaps: str, tmp
     left = int((present.sum(1) >= 2).sum())
     assert 0 < left < 80
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert f"gaps, {left} instances, views text, audio, video; mv-dhel ({80 - left} instances of a single" in log
+    assert f"gaps, {left} instances, views text, audio, video; mv-dhel ({80 - left} instances have no two" in log
     with pytest.raises(ConfigError, match=f"a batch of 64 is larger than the {left} instances of gaps to train on"):
         train(modal(gaps, missing=0.6, batch_size=64), output=tmp_path / "large", quiet=True)
+
+
+@pytest.mark.parametrize("objective", ["anchored", "avg-ntxent", "pvc"])
+def test_instances_are_trained_on_if_the_objective_can_align_them(objective: str, gaps: str, tmp_path: Path) -> None:
+    """What is missing of them is most often audio, the anchor, so that batches of two would often have none."""
+    names = ("audio", "text", "video")
+    config = modal(gaps, objective=objective, modalities=names, missing=0.3, batch_size=2, epochs=1)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    rows = ModalityBatches(learned_from(mv.load_dataset(gaps), run.config), names)
+    present = rows.present(torch.arange(80))
+    losses = mv.get_objective(objective, reduction="none")(torch.randn(80, 3, 5), present)
+    assert len(run.metrics) == int((losses != 0).sum()) // 2
+    assert torch.equal(contrasted(rows, run.config), losses != 0)
 
 
 def test_memory_does_not_follow_the_padding_of_what_is_missing() -> None:
@@ -280,6 +293,14 @@ def test_quantities_are_told_by_layers_fitted_to_the_absolute_error(quantities: 
     assert (run.path / "validation.json").exists()
     assert Run.open(run.path).evaluation == found
 
+    assert found["probe"] == {"method": "mae", "heads": 3, "learning_rate": 0.01, "epochs": 100}
+    how = EvaluationConfig(learning_rate=0.5, epochs=2, heads=1, subsets=False, baselines=False)
+    other = evaluate(run, how=how)
+    assert other["probe"] == {"method": "mae", "heads": 1, "learning_rate": 0.5, "epochs": 2}
+    layer = linear_regression_probe(h, data["train"].labels, learning_rate=0.5, epochs=2)
+    expected = sentiment_metrics(layer.predict(queries), data["test"].labels)
+    assert other["scores"]["trained encoder"]["heads"][0]["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
+
 
 @pytest.mark.parametrize("labels", ["classes", "quantities"])
 def test_supervised_training_learns_the_labels(labels: str, gaps: str, quantities: str, tmp_path: Path) -> None:
@@ -369,6 +390,8 @@ def test_mistakes_of_the_data_are_named(gaps: str, run: Run, tmp_path: Path) -> 
         evaluate(run, how=EvaluationConfig(drop=("smell",)))
     with pytest.raises(ConfigError, match="all modalities are dropped"):
         evaluate(run, how=EvaluationConfig(drop=NAMES))
+    with pytest.raises(ConfigError, match="learning_rate and epochs are for the probe sgd or for quantities"):
+        evaluate(run, how=EvaluationConfig(epochs=3))
     with pytest.raises(ConfigError, match="augment is for images"):
         evaluate(run, how=EvaluationConfig(probe="sgd", augment=True))
     with np.load(gaps) as arrays:

@@ -12,7 +12,9 @@ import torch
 
 from manyviews.training import Config, Run
 from tests.training.small import (
+    ENVIRONMENT,
     assert_same_run,
+    command,
     finished,
     flags,
     folder_of_images,
@@ -116,6 +118,20 @@ def test_weights_and_biases_offline(tmp_path: Path) -> None:
     (file,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
     assert Run.open(tmp_path / "run").identity in file.name
     assert file.read_bytes().count(b"learning_rate") >= 5
+
+
+def test_weights_and_biases_without_a_login_leave_nothing_behind(tmp_path: Path) -> None:
+    own = {"HOME": str(tmp_path / "home"), "NETRC": str(tmp_path / "netrc")}
+    (tmp_path / "home").mkdir()
+    environment = {**{name: value for name, value in ENVIRONMENT.items() if not name.startswith("WANDB")}, **own}
+    arguments = command(*flags(small(loggers=("wandb",))), "--output", tmp_path / "run")
+    done = subprocess.run(
+        arguments, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 2
+    assert "Call `wandb login`, or take --loggers wandb-offline" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_mistake_on_two_ranks_is_one_line(tmp_path: Path) -> None:

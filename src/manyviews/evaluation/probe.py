@@ -24,7 +24,7 @@ HELD_OUT = 5
 
 
 class Settings(TypedDict):
-    """Of the SGD probe."""
+    """Of the SGD probe, and of the probe of quantities."""
 
     learning_rate: float
     epochs: int
@@ -37,6 +37,9 @@ PAPER: dict[str, Settings] = {
     "imagenet1k": {"learning_rate": 1.6, "epochs": 100},
 }
 """The paper's SGD probe for each data set: `linear_probe(h, labels, method="sgd", **PAPER["imagenet1k"])`."""
+
+QUANTITIES: Settings = {"learning_rate": 0.01, "epochs": 100}
+"""Of `linear_regression_probe`, if not given."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +148,8 @@ def linear_regression_probe(
     h: Tensor,
     targets: Tensor,
     *,
-    learning_rate: float = 0.01,
-    epochs: int = 100,
+    learning_rate: float = QUANTITIES["learning_rate"],
+    epochs: int = QUANTITIES["epochs"],
     batch_size: int = 256,
     seed: int = 0,
 ) -> LinearRegressionProbe:

@@ -40,7 +40,8 @@ class Cell:
     @property
     def name(self) -> str:
         """Of its run directory: readable, and different for whatever gives another run."""
-        config, usual = located(self.config), Config().result()
+        # A temperature that is the objective's own is the same run, whether it is named or not.
+        config, usual = located(self.config).settled(), Config().settled().result()
         # What is as usual is left out: a new field of a later version names no old run anew.
         what: dict[str, Any] = {name: value for name, value in config.result().items() if value != usual[name]}
         path = Path(config.data)
@@ -109,8 +110,7 @@ def _content(path: Path, _changed: int) -> str:
 def run_spec(spec: Mapping[str, Any]) -> None:
     """Train and evaluate a cell, from wherever it is."""
     config, path = Config.from_yaml(spec["config"]), Path(spec["path"])
-    given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in spec["how"].items()}
-    how = EvaluationConfig(**given)
+    how = EvaluationConfig(**spec["how"])
     # A run that is there must be of this config.
     run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
     if _found(path / spec["file"]) is None:

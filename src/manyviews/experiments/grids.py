@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from manyviews.data import path_of
+from manyviews.data import load_dataset, path_of
+from manyviews.data.dataset import IMAGE
+from manyviews.data.sentiment import is_merbench
 from manyviews.experiments import paper
 from manyviews.experiments.cells import Cell, Place
 from manyviews.experiments.claims import Claim, best, does_not_grow, grows, steadier, steady
@@ -46,7 +48,7 @@ class Options:
     views: tuple[int, ...] = ()
     """Only these numbers of views."""
     released: bool = False
-    """The objectives as in the authors' code that made the paper's tables, instead of by its equations."""
+    """The objectives as in the authors' code, not by the equations; at the scale paper its figures stand beside."""
     limit: int | None = None
     """Training instances, if not the scale's own."""
     epochs: int | None = None
@@ -70,6 +72,9 @@ class Options:
         return [name for name in objectives if not self.objectives or name in self.objectives]
 
     def counts(self, views: Sequence[int]) -> list[int]:
+        """Of the numbers of views of a table those that are wanted."""
+        if unknown := [count for count in self.views if count not in views]:
+            raise ConfigError(f"no {unknown[0]} views in this table, only {', '.join(map(str, views))}")
         return [count for count in views if not self.views or count in self.views]
 
     def sources(self, default: Sequence[str]) -> list[tuple[str, str]]:
@@ -89,7 +94,7 @@ class Options:
 
     @property
     def papers(self) -> bool:
-        """Whether the setting is that of the paper's tables."""
+        """Whether the setting is that of the paper's tables, so that its figures can stand beside the results."""
         return (
             self.scale == "paper" and self.released and self.limit is None and self.epochs is None and not self.missing
         )
@@ -199,7 +204,7 @@ def _fixed_cells(options: Options) -> Iterator[Cell]:
 def _other_cells(options: Options) -> Iterator[Cell]:
     compared = ("mv-infonce", "mv-cl1", "mv-dhel", "mv-cl2")
     modal = tuple(given for given in options.data if _of_modalities(given))
-    images = tuple(given for given in options.data if not _of_modalities(given))
+    images = tuple(given for given in options.data if given not in modal)
     default = ("ch-sims",) if options.scale == "paper" else ("digits",)
     yield from image_cells(
         dataclasses.replace(options, data=images), compared, _views(options, (2, 3, 4)), ("imagenet100",)
@@ -211,11 +216,14 @@ def _other_cells(options: Options) -> Iterator[Cell]:
 
 
 def _of_modalities(given: str) -> bool:
-    """Whether data is known by the name of a recipe, or by its ending, to be a bundle."""
-    name, _, path = given.partition("=")
-    recipe = RECIPES.get(name)
-    known = recipe is not None and recipe.policy == "modalities"
-    return known or Path(path or name).suffix in (".pkl", ".mat", ".npz")
+    """Whether data is a bundle: by what it holds, or by the recipe of a name that is no path."""
+    ((name, source),) = Options(data=(given,)).sources(())
+    path = path_of(source)
+    if path is None or not path.exists():
+        return name in RECIPES and RECIPES[name].policy == "modalities"
+    if path.is_dir():  # of images there may be millions
+        return is_merbench(path)
+    return set(load_dataset(path)["train"].modalities) != {IMAGE}
 
 
 def _table_claims(metric: str) -> Callable[[Results], Iterator[Claim]]:

@@ -37,6 +37,12 @@ class Launch:
     """Parameters of jobs, as submitit names them: slurm_partition, timeout_min, gpus_per_node, ..."""
     say: Say = print
 
+    def __post_init__(self) -> None:
+        if self.launcher == "slurm" and self.jobs > 1:
+            raise ConfigError("jobs is for the launcher local: how many run at once on a cluster is SLURM's to decide")
+        if self.launcher == "local" and self.slurm:
+            raise ConfigError("slurm holds parameters of the launcher slurm, and the launcher is local")
+
     def __call__(self, cells: Sequence[Cell]) -> dict[str, str]:
         """Run those that are not done, once each; why some failed, by their names."""
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -92,8 +92,6 @@ def cells_of(name: str, options: Options) -> list[Cell]:
     experiment = experiment_of(name)
     options.check(experiment)
     cells = list(experiment.cells(options))
-    if not cells:
-        raise ConfigError(f"{name} has none of these --objectives or --views")
     for cell in cells:
         cell.config.check()
     return cells
@@ -196,11 +194,16 @@ def _setting(name: str, options: Options, cells: Sequence[Cell]) -> str:
         told.append(limits.SETTING)
     if cells:
         told.append(f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'} a cell")
-        kinds = {(cell.config.limit, cell.config.epochs, cell.config.temperature) for cell in cells}
+        configs = [cell.config.settled() for cell in cells]
+        kinds = {(config.limit, config.epochs, config.temperature) for config in configs}
         for limit, epochs, temperature in sorted(kinds, key=str):
             instances = f"the first {limit:,} training instances" if limit else "all training instances"
             told.append(f"{instances}, {epochs} epochs, temperature {temperature:g}")
         told.append("objectives " + ("as in the authors' released code" if options.released else "by the equations"))
         if options.missing:
             told.append(f"{options.missing:.0%} of the modalities left out of training")
+        experiment = EXPERIMENTS[name]
+        figures = (experiment.paper(cell.place, metric) for cell in cells for metric in experiment.metrics)
+        if options.scale == "paper" and not options.papers and any(figure is not None for figure in figures):
+            told.append("without the paper's figures, which are of --released and no --limit, --epochs or --missing")
     return "; ".join(told) + "."

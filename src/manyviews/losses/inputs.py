@@ -12,6 +12,10 @@ from torch import distributed as dist
 from manyviews.losses import gather
 
 
+class DegenerateError(ValueError):
+    """Embeddings without a direction (NaN, inf, zero), or no such temperature: what a diverging training comes to."""
+
+
 class Batch(NamedTuple):
     """Unit embeddings (M, N, d) of all ranks, what of them is present (M, N), labels (M,)."""
 
@@ -108,7 +112,7 @@ def unit(z: Tensor, present: Tensor | None) -> Tensor:
     if norms.numel():
         least, most = torch.stack(norms.detach().aminmax()).tolist()
         if not (least > _least_norm(z) and most < math.inf):  # false for NaN too
-            raise ValueError(_first_bad(z, norms))
+            raise DegenerateError(_first_bad(z, norms))
     return z / norms
 
 
@@ -156,7 +160,7 @@ def check_temperature(temperature: float | Tensor) -> None:
     if not isinstance(temperature, (int, float)):
         raise TypeError(f"temperature must be a number or a scalar tensor, got {type(temperature).__name__}")
     if not 1e-6 <= temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number > 0 (at least 1e-6), got {temperature}")
+        raise DegenerateError(f"temperature must be a finite number > 0 (at least 1e-6), got {temperature}")
 
 
 def check_choice(name: str, value: str, options: object) -> None:

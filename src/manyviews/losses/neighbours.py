@@ -150,6 +150,9 @@ class SigLIP(Objective):
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         return mean(softplus(-P) + A, P != -torch.inf, (1, 2))
 
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, bias={float(self.bias.detach()):g}"
+
 
 class KernelContrastive(Objective):
     """Kernel contrastive loss over many views: mean kernels instead of logarithms of sums.

@@ -63,15 +63,15 @@ class SequenceEncoder(nn.Module):
         rows = rows[:, : int(lengths.max())]  # the longest there is, not the longest there might be
         there = torch.arange(rows.shape[1], device=rows.device) < lengths[:, None]
         x = self.project(rows)
-        x = self.dropout(x + positions(x.shape[1], self.dim).to(x))
+        x = self.dropout(x + positions(x.shape[1], self.dim, x.device).to(x))
         x = self.layers(x, src_key_padding_mask=~there)
         return (x * there[..., None]).sum(1) / there.sum(1, keepdim=True)
 
 
-def positions(steps: int, width: int) -> Tensor:
+def positions(steps: int, width: int, device: torch.device | None = None) -> Tensor:
     """Sines and cosines (steps, width) of growing wavelength (Vaswani et al. 2017)."""
-    wave = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))
-    angle = torch.arange(steps)[:, None] * wave
+    wave = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10000.0) / width))
+    angle = torch.arange(steps, device=device)[:, None] * wave
     return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
 
 

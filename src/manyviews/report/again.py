@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,9 @@ def again(account: Account) -> Again:
     recipe = nearest_recipe(config)
     output = run.path.with_name(f"{run.path.resolve().name}-again")
     words = ["manyviews", "train", "--recipe", str(run.path / CONFIG), "--output", str(output)]
+    usual = RECIPES[recipe].settled()
     changes = [
-        Change(name, _said(getattr(config, name)), _said(getattr(RECIPES[recipe], name)))
+        Change(name, _said(getattr(config, name)), _said(getattr(usual, name)))
         for name in changed_fields(config, RECIPES[recipe])
     ]
     return Again([shlex.quote(word) for word in words], recipe, changes, account.made_with, config.to_yaml())
@@ -60,7 +62,10 @@ def nearest_recipe(config: Config) -> str:
 
 
 def changed_fields(config: Config, recipe: Config) -> list[str]:
-    """The fields that give another result, but for those that the recipe leaves to the data."""
+    """The fields that give another result, but for those that the recipe leaves to the data or the objective."""
+    told = dataclasses.replace(recipe, objective=config.objective).settled()
+    recipe = dataclasses.replace(recipe, temperature=told.temperature, learnable=told.learnable)
+    config = config.settled()
     names = [
         name for name in config.different(recipe) if not (name in FITTED and getattr(recipe, name) == FITTED[name])
     ]
@@ -69,7 +74,7 @@ def changed_fields(config: Config, recipe: Config) -> list[str]:
 
 def facts(account: Account) -> dict[str, str]:
     """What was trained, in a few words each."""
-    config = account.run.config
+    config = account.run.config.settled()
     told = {"data": account.data if account.data == config.data else f"{account.data} ({config.data})"}
     if config.policy == "modalities":
         told["views"] = f"the modalities {', '.join(config.modalities)}"
@@ -84,7 +89,7 @@ def facts(account: Account) -> dict[str, str]:
         told["objective"] = "supervised: a linear layer on all modalities learns the labels"
     else:
         learnt = " (learned)" if config.learnable else ""
-        told["objective"] = f"{config.objective}, temperature {plain(config.temperature)}{learnt}"
+        told["objective"] = f"{config.objective}, temperature {_said(config.temperature)}{learnt}"
         told["embedding"] = f"{config.projection} dimensions"
     told["training"] = (
         f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}, batches of {config.instances:,} instances, "

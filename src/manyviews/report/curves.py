@@ -31,7 +31,7 @@ def curves(accounts: Sequence[Account]) -> tuple[list[Figure], list[str]]:
     """A chart for each metric, and what is not drawn, and why."""
     figures, left_out = [], []
     for name, title in CURVES.items():
-        if name == "temperature" and not any(account.run.config.learnable for account in accounts):
+        if name == "temperature" and not any(account.run.config.settled().learnable for account in accounts):
             continue
         note = NOTES[name]
         if name == "loss" and len({account.objective for account in accounts}) > 1:

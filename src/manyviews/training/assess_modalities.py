@@ -27,6 +27,7 @@ from manyviews.evaluation.modalities import (
     set_centre,
     subsets,
 )
+from manyviews.evaluation.probe import QUANTITIES
 from manyviews.evaluation.progress import tracked
 from manyviews.evaluation.represent import EPOCH
 from manyviews.evaluation.sentiment import Scale, quantity_metrics, weighted_f1
@@ -94,7 +95,9 @@ class _Assessment:
         self.classes = 0 if train.split.classes is None else len(data.classes)
         self.labels, self.answers = train.labels().to(device), test.labels().to(device)
         self.scale = None if self.classes else scale_of(data, how)
-        self.settings = how.settings(data, 0)
+        if self.classes:
+            how.check_of_classes()
+        self.settings = how.settings(data, 0) if self.classes else how.instead_of(QUANTITIES)
         self.known, self.asked = (ModalityBatches(part.split, self.names) for part in (train, self.test))
 
     def found(self) -> dict[str, Any]:
@@ -122,7 +125,7 @@ class _Assessment:
             "scale": self.scale,
             "probe": probe_told(self.how, self.settings)
             if self.classes
-            else {"method": "mae", "heads": self.how.heads},
+            else {"method": "mae", "heads": self.how.heads, **self.settings},
             "scores": scores,
             "subsets": self.subsets(raw, own) if self.how.subsets else {},
         }
@@ -173,11 +176,8 @@ class _Assessment:
             options: dict[str, Any] = {"method": "sgd", **self.settings} if self.how.probe == "sgd" else {}
             probe = linear_probe(h, self.labels, classes=self.classes, **options)
             return [lambda queries: probe.logits(queries).argmax(1)]
-        given = {"learning_rate": self.how.learning_rate, "epochs": self.how.epochs}
-        settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        return [
-            linear_regression_probe(h, self.labels, seed=seed, **settings).predict for seed in range(self.how.heads)
-        ]
+        seeds = range(self.how.heads)
+        return [linear_regression_probe(h, self.labels, seed=seed, **self.settings).predict for seed in seeds]
 
     def judged(self, guess: Tensor, among: Tensor | None = None) -> Metrics:
         """The metrics of classes or quantities that are said of the test instances, or of some of them."""

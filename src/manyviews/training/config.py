@@ -7,10 +7,12 @@ import difflib
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
+import tyro
 import yaml
 
 from manyviews.losses import get_objective
@@ -95,10 +97,10 @@ class Config:
     """As `manyviews losses` lists them."""
     released: bool = False
     """The objective as the authors' released code has it, where that departs from the paper's equation."""
-    temperature: float = 0.5
-    """Of the objective."""
-    learnable: bool = False
-    """Learn the temperature."""
+    temperature: float | None = None
+    """Of the objective; its own, mostly 0.5, if not given."""
+    learnable: tyro.conf.DisallowNone[bool | None] = None
+    """Learn the temperature; of siglip the bias too. As the objective does of itself if not given."""
     supervised: bool = False
     """Learn from the labels instead, with a linear layer on all modalities: what contrastive training may hope for."""
 
@@ -160,7 +162,7 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, accept(field.name, getattr(self, field.name)))
+            object.__setattr__(self, field.name, accept(Config, field.name, getattr(self, field.name)))
 
     @property
     def instances(self) -> int:
@@ -185,8 +187,9 @@ class Config:
         if self.momentum >= 1:
             raise ConfigError(f"momentum must be < 1, got {self.momentum}")
         for name in ("temperature", "learning_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} must be > 0, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{name} must be > 0, got {value}")
         for name in ("missing", "dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} is a share, from 0 to less than 1, got {getattr(self, name)}")
@@ -205,6 +208,23 @@ class Config:
             raise ConfigError(str(error)) from error
         if self.policy == "crops" and self.views > most:
             raise ConfigError(f"{self.objective} is for {most} views, got views {self.views}: try pwe-{self.objective}")
+
+    def settled(self) -> Config:
+        """The config with the objective's own temperature, and whether it is learned, where it leaves them open.
+
+        Examples:
+            >>> config = Config(objective="siglip").settled()
+            >>> config.temperature, config.learnable
+            (0.1, True)
+        """
+        if self.temperature is not None and self.learnable is not None:
+            return self
+        own, fixed = get_objective(self.objective), get_objective(self.objective, learnable=False).temperature
+        return dataclasses.replace(
+            self,
+            temperature=float(fixed) if self.temperature is None else self.temperature,
+            learnable=own.log_temperature is not None if self.learnable is None else self.learnable,
+        )
 
     def to_yaml(self) -> str:
         """The fields, one a line; `Config.from_yaml` reads them."""
@@ -228,7 +248,7 @@ class Config:
         for name in fields:
             if name not in known:
                 raise ConfigError(f"{where} has a field {name!r}, which is unknown{nearest(name, known)}")
-        return dataclasses.replace(self, **{name: accept(name, value, where) for name, value in fields.items()})
+        return dataclasses.replace(self, **{name: accept(Config, name, value, where) for name, value in fields.items()})
 
     def result(self) -> dict[str, Any]:
         """What decides the result, as plain values."""
@@ -264,18 +284,16 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f": did you mean {' or '.join(near)}?" if near else f". There are {', '.join(sorted(known))}"
 
 
-def accept(name: str, value: Any, where: str = "the config") -> Any:
-    """The value as the field's type, or a ConfigError."""
-    if not _TYPES:
-        _TYPES.update(typing.get_type_hints(Config))
+def accept(owner: type, name: str, value: Any, where: str = "the config") -> Any:
+    """The value as the type of the owner's field, or a ConfigError."""
+    kind = _types(owner)[name]
     try:
-        return _as(_TYPES[name], value)
+        return _as(kind, value)
     except (TypeError, ValueError):
-        expected = _described(_TYPES[name])
-        raise ConfigError(f"{name} in {where} must be {expected}, got {value!r}") from None
+        raise ConfigError(f"{name} in {where} must be {_described(kind)}, got {value!r}") from None
 
 
-_TYPES: dict[str, Any] = {}
+_types = lru_cache(typing.get_type_hints)
 
 
 def _as(kind: Any, value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,12 +33,14 @@ class ImageSource(Source):
         split = data["train"]
         images = split.images
         if isinstance(images, Tensor):
-            images = images[: config.limit].to(device)
+            images = images[: config.limit]
         else:
             images = dataclasses.replace(images, paths=images.paths[: config.limit])
-        self.images, self.config, self.device = images, config, device
+        self.config, self.device = config, device
         self.learned = f"{config.views} views; {config.encoder}, {config.objective}"
-        self.labels, self.identity = split.classes, fingerprint(images)
+        learned = split.classes if config.objective == "supcon" else None
+        self.labels, self.identity = split.classes, fingerprint(images, learned)
+        self.images = images = images.to(device) if isinstance(images, Tensor) else images
         self.trained, self.watched, self.bank = apart(len(images), config.seed, config.held_out)
         self.policy = policy_of(config)
         self.views = ViewBatches(images, self.policy, config.views, config.seed, config.workers, device)
@@ -76,7 +79,9 @@ class ImageSource(Source):
         """KNN of representations, and the geometry of the embeddings of views."""
         config = self.config
         with quiet():
-            _, z = embedded_views(model, self.images, self.watched, self.policy, config.views, config.seed)
+            _, z = embedded_views(
+                model, self.images, self.watched, self.policy, config.views, config.seed, config.workers
+            )
             if not z.isfinite().all():
                 raise FloatingPointError("the embeddings of watched instances are not finite")
             found = {
@@ -87,20 +92,23 @@ class ImageSource(Source):
             }
             if self.labels is None or not len(self.bank):
                 return found
-            bank, known = representations(model.encoder, self.images, self.bank, self.policy.size)
-            watched, asked = representations(model.encoder, self.images, self.watched, self.policy.size)
+            bank, known = representations(model.encoder, self.images, self.bank, self.policy.size, config.workers)
+            watched, asked = representations(model.encoder, self.images, self.watched, self.policy.size, config.workers)
             guess = knn_classify(bank, self.labels[known].to(bank.device), watched)
             return {"knn": (guess.cpu() == self.labels[asked]).double().mean().item(), **found}
 
 
-def fingerprint(images: Tensor | ImageFiles) -> str:
-    """By their pixels, or by the names and sizes of their files."""
+def fingerprint(images: Tensor | ImageFiles, labels: Tensor | None = None) -> str:
+    """By their pixels, or by the sizes of their files and the paths below their folder; and by labels to learn from."""
     digest = hashlib.sha256()
     if isinstance(images, Tensor):
-        digest.update(images.cpu().contiguous().numpy().data)
+        digest.update(images.contiguous().numpy().data)
     else:
+        root = os.path.commonpath([path.parent for path in images.paths])
         for path in images.paths:
-            digest.update(f"{path.name} {path.stat().st_size}\n".encode())
+            digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+    if labels is not None:
+        digest.update(labels[: len(images)].contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 

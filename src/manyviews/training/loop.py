@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from manyviews.data import Dataset
 from manyviews.losses import Objective
+from manyviews.losses.inputs import DegenerateError
 from manyviews.training.assess import evaluated
 from manyviews.training.cache import Views, cached_backward
 from manyviews.training.checkpoints import load_checkpoint, save_checkpoint
@@ -106,8 +107,10 @@ class Training:
         def loss_of(z: Tensor) -> Tensor:
             try:
                 return self.objective(z, **told)
-            except ValueError as error:  # of embeddings that are NaN, inf or zero
+            except DegenerateError as error:
                 raise self.diverged(str(error), self.step_number + 1, rate) from error
+            except ValueError as error:
+                raise ValueError(f"{error} (at step {self.step_number + 1} of {self.steps})") from error
 
         if self.config.micro_batch is None:
             loss = loss_of(self.module(views).z)

@@ -100,6 +100,21 @@ def check_loggers(config: Config) -> None:
             raise ConfigError(f"the logger {name} needs: pip install 'manyviews[{package}]' ({error})") from error
 
 
+def log_in(loggers: tuple[str, ...]) -> None:
+    """Raise, before a run's directory is made, if a logger needs an account and there is none."""
+    if "wandb" in loggers:
+        import wandb
+
+        try:
+            wandb.login()
+        except wandb.Error as error:
+            raise _without_wandb(error) from error
+
+
+def _without_wandb(error: Exception) -> ConfigError:
+    return ConfigError(f"the logger wandb cannot begin: {error} Call `wandb login`, or take --loggers wandb-offline")
+
+
 def sinks(config: Config, folder: Path, identity: str, step: int) -> list[Sink]:
     """Where rows go besides the file, from the step after `step` on."""
     return [
@@ -129,15 +144,18 @@ class WandB:
     def __init__(self, config: Config, folder: Path, identity: str, offline: bool) -> None:
         import wandb
 
-        self.run: Any = wandb.init(
-            project="manyviews",
-            name=folder.name,
-            dir=str(folder),
-            id=identity,
-            resume="allow",
-            mode="offline" if offline else "online",
-            config=vars(config),
-        )
+        try:
+            self.run: Any = wandb.init(
+                project="manyviews",
+                name=folder.name,
+                dir=str(folder),
+                id=identity,
+                resume="allow",
+                mode="offline" if offline else "online",
+                config=vars(config),
+            )
+        except wandb.Error as error:  # no connection, above all
+            raise _without_wandb(error) from error
 
     def write(self, row: Row) -> None:
         self.run.log({name: value for name, value in row.items() if name != "step"}, step=int(row["step"]))

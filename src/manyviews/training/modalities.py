@@ -39,7 +39,8 @@ class ModalitySource(Source):
         by = "supervised by labels" if config.supervised else config.objective
         self.learned = f"views {', '.join(config.modalities)}; {by}"
         if alone:
-            self.learned += f" ({alone:,} instances of a single modality have nothing to contrast: left out)"
+            lacking = "no modality" if config.supervised else "no two modalities to align"
+            self.learned += f" ({alone:,} instances have {lacking}: left out)"
 
     @staticmethod
     def fit(config: Config, data: Dataset) -> Config:
@@ -145,9 +146,14 @@ def outputs(data: Dataset) -> int:
 
 
 def contrasted(rows: ModalityBatches, config: Config) -> Tensor:
-    """Which instances (n,) can be trained on: labels need one modality, an objective two of them to contrast."""
+    """Which instances (n,) can be trained on: labels need one modality, an objective two that it aligns."""
     present = rows.present(torch.arange(len(rows.split)))
-    return present.sum(1) >= (1 if config.supervised else 2)
+    if config.supervised:
+        return present.any(1)
+    objective, views = get_objective(config.objective), present.shape[1]
+    there = objective.contrasts(torch.zeros(*present.shape, 1), present)[1]
+    assert there is not None
+    return (objective.pairs(views) & there[:, :, None] & there[:, None, :]).flatten(1).any(1)
 
 
 def learned_from(data: Dataset, config: Config) -> Split:

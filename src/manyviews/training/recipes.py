@@ -18,6 +18,7 @@ _CIFAR = Config(
     stem="small",
     epochs=200,
     batch_size=256,
+    temperature=0.5,
     learning_rate=1.0,
     warmup=0.01,
     save_minutes=5.0,

@@ -14,7 +14,7 @@ from manyviews.data import Dataset, Split
 from manyviews.evaluation import PAPER, few_labels, knn_classify, linear_probe
 from manyviews.evaluation.probe import HELD_OUT, Augment, Method, Settings
 from manyviews.evaluation.represent import EPOCH
-from manyviews.training.config import Config, ConfigError
+from manyviews.training.config import Config, ConfigError, accept
 from manyviews.training.images import LARGE
 from manyviews.views.keyed import permutation
 
@@ -33,9 +33,9 @@ class EvaluationConfig:
     augment: bool = False
     """The sgd probe encodes other crops, half of them mirrored, in each epoch: slow."""
     learning_rate: float | None = None
-    """Of the sgd probe; the paper's for the data if not given."""
+    """Of the sgd probe (the paper's for the data if not given), and of the layers of quantities (0.01)."""
     epochs: int | None = None
-    """Of the sgd probe; the paper's for the data if not given."""
+    """Of the sgd probe (the paper's for the data if not given), and of the layers of quantities (100)."""
     few: tuple[float, ...] = (0.01, 0.1)
     """Shares of the labels with which the probe is fitted too (by lbfgs, three draws of each)."""
     baselines: bool = True
@@ -53,9 +53,16 @@ class EvaluationConfig:
     workers: int = 2
     """Processes that read images from disk."""
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = accept(EvaluationConfig, field.name, getattr(self, field.name), "the evaluation")
+            object.__setattr__(self, field.name, value)
+
     def check(self, config: Config) -> None:
-        if self.probe == "lbfgs" and (self.augment or self.learning_rate is not None or self.epochs is not None):
-            raise ConfigError("augment, learning_rate and epochs are for the probe sgd, and the probe is lbfgs")
+        if self.probe == "lbfgs" and self.augment:
+            raise ConfigError("augment is for the probe sgd, and the probe is lbfgs")
+        if config.policy == "crops":
+            self.check_of_classes()
         for share in self.few:
             if not 0 < share < 1:
                 raise ConfigError(f"few holds shares of the labels between 0 and 1, got {share}")
@@ -69,13 +76,21 @@ class EvaluationConfig:
         if config.modalities and set(self.drop) >= set(config.modalities):
             raise ConfigError("all modalities are dropped: leave one")
 
+    def check_of_classes(self) -> None:
+        """Raise for what steers nothing where labels are classes, which only the data can tell."""
+        if self.probe == "lbfgs" and (self.learning_rate is not None or self.epochs is not None):
+            raise ConfigError("learning_rate and epochs are for the probe sgd or for quantities: the probe is lbfgs")
+
     def settings(self, data: Dataset, size: int) -> Settings:
         """Of the sgd probe."""
         like = "cifar10" if size <= LARGE else "imagenet100" if len(data.classes) < 1000 else "imagenet1k"
-        paper = PAPER.get(data.name, PAPER[like])
+        return self.instead_of(PAPER.get(data.name, PAPER[like]))
+
+    def instead_of(self, usual: Settings) -> Settings:
+        """The usual settings, but for those that are given."""
         return {
-            "learning_rate": paper["learning_rate"] if self.learning_rate is None else self.learning_rate,
-            "epochs": paper["epochs"] if self.epochs is None else self.epochs,
+            "learning_rate": usual["learning_rate"] if self.learning_rate is None else self.learning_rate,
+            "epochs": usual["epochs"] if self.epochs is None else self.epochs,
         }
 
 

@@ -118,13 +118,13 @@ def source_of(config: Config) -> type[Source]:
 
 
 def fitted(config: Config, data: Dataset, ranks: int) -> Config:
-    """The config with what it leaves to the data filled in, or a ConfigError if they do not go together."""
+    """The config with what it leaves to data and objective filled in, or a ConfigError if they do not go together."""
     names = data["train"].modalities
     if config.policy == "crops" and IMAGE not in names:
         raise ConfigError(
             f"{data.name} has no images, only {', '.join(names)}: train on these with --recipe multimodal"
         )
-    config = source_of(config).fit(config, data)
+    config = source_of(config).fit(config.settled(), data)
     count = len(data["train"])
     total = min(count, config.limit or count)
     left = total - config.held_out
@@ -156,10 +156,10 @@ def built(config: Config, data: Dataset) -> tuple[Model, Loss]:
         model = source_of(config).model(config, data)
         if config.supervised:
             return model, Supervised()
+        told = {"temperature": config.temperature, "learnable": config.learnable}
+        told = {name: value for name, value in told.items() if value is not None}
         options = RELEASED.get(config.objective, {}) if config.released else {}
-        objective = get_objective(
-            config.objective, temperature=config.temperature, learnable=config.learnable, **options
-        )
+        objective = get_objective(config.objective, **told, **options)
     return model, objective
 
 

@@ -14,7 +14,7 @@ from manyviews.training.config import Config, ConfigError
 from manyviews.training.files import claimed
 from manyviews.training.journal import Journal, overheard
 from manyviews.training.loop import Training
-from manyviews.training.metrics import check_loggers
+from manyviews.training.metrics import check_loggers, log_in
 from manyviews.training.run import CONFIG, Run, check_output
 from manyviews.training.setup import FITTED, built, fitted, launched, located, on_first_rank, threads
 
@@ -64,6 +64,8 @@ def train(
     path = Path(resume or output or _default_output(config)).expanduser()
     if resume is None:
         on_first_rank(fabric, lambda: check_output(path, overwrite))
+    loggers = config.loggers
+    on_first_rank(fabric, lambda: log_in(loggers))
     with ExitStack() as stack:
         stack.enter_context(threads(config))
         stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
@@ -92,7 +94,7 @@ def _resumed(run: Run, config: Config | None) -> Config:
     """The run's config, changed at most in what does not change its result."""
     if config is None:
         return run.config
-    config = located(config)
+    config = located(config).settled()
     left_open = [name for name, value in FITTED.items() if getattr(config, name) == value]
     config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in left_open})
     if names := run.config.different(config):
