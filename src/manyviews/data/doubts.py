@@ -9,7 +9,7 @@ from torch import Tensor
 
 from manyviews.data.dataset import Dataset, Split
 
-SPLIT_LIMIT = 5
+MOST_NAMED = 5
 """Examples that are named."""
 
 
@@ -43,12 +43,12 @@ def _ids(data: Dataset) -> Iterator[str]:
     for split, ids in counts.items():
         twice = [name for name, count in ids.items() if count > 1]
         if twice:
-            yield f"{len(twice)} ids are twice in {split}: {', '.join(twice[:SPLIT_LIMIT])}"
+            yield f"{len(twice)} ids are twice in {split}: {', '.join(twice[:MOST_NAMED])}"
     names = list(counts)
     for place, one in enumerate(names):
         for other in names[place + 1 :]:
             if both := sorted(counts[one].keys() & counts[other].keys()):
-                yield f"{len(both)} ids are in both {one} and {other}: {', '.join(both[:SPLIT_LIMIT])}"
+                yield f"{len(both)} ids are in both {one} and {other}: {', '.join(both[:MOST_NAMED])}"
 
 
 def _labels(data: Dataset) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _labels(data: Dataset) -> Iterator[str]:
     for split, part in data.splits.items():
         unknown = sorted(set(part.labels.tolist()) - known) if part.labels is not None else []
         if unknown:
-            names = ", ".join(data.classes[label] for label in unknown[:SPLIT_LIMIT])
+            names = ", ".join(data.classes[label] for label in unknown[:MOST_NAMED])
             yield f"{len(unknown)} classes of {split} are not in train: {names}"
     if len(known) == 1:
         yield "all of train is of one class"

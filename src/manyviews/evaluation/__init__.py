@@ -10,7 +10,7 @@ from manyviews.evaluation.geometry import (
 )
 from manyviews.evaluation.knn import knn_classify
 from manyviews.evaluation.probe import (
-    PAPER,
+    PAPER_PROBE,
     LinearProbe,
     LinearRegressionProbe,
     few_labels,
@@ -22,7 +22,7 @@ from manyviews.evaluation.retrieve import retrieval
 from manyviews.evaluation.sentiment import majority_baseline, sentiment_metrics
 
 __all__ = [
-    "PAPER",
+    "PAPER_PROBE",
     "LinearProbe",
     "LinearRegressionProbe",
     "alignment",

@@ -30,13 +30,13 @@ class Settings(TypedDict):
     epochs: int
 
 
-PAPER: dict[str, Settings] = {
+PAPER_PROBE: dict[str, Settings] = {
     "cifar10": {"learning_rate": 0.1, "epochs": 200},
     "cifar100": {"learning_rate": 0.1, "epochs": 200},
     "imagenet100": {"learning_rate": 0.5, "epochs": 200},
     "imagenet1k": {"learning_rate": 1.6, "epochs": 100},
 }
-"""The paper's SGD probe for each data set: `linear_probe(h, labels, method="sgd", **PAPER["imagenet1k"])`."""
+"""The paper's SGD probe for each data set: `linear_probe(h, labels, method="sgd", **PAPER_PROBE["imagenet1k"])`."""
 
 QUANTITIES: Settings = {"learning_rate": 0.01, "epochs": 100}
 """Of `linear_regression_probe`, if not given."""
@@ -94,7 +94,7 @@ def linear_probe(
     """Fit a linear classifier to representations (n, d).
 
     "lbfgs" finds the minimum for a penalty chosen on a part of the instances: the same result every time. "sgd" is the
-    paper's: steps with momentum 0.9 whose rate falls to zero as a cosine; `PAPER` has the settings of its data sets.
+    paper's: steps with momentum 0.9 whose rate falls to zero as a cosine, with the settings in `PAPER_PROBE`.
 
     Args:
         h: representations of the training set.

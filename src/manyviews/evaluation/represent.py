@@ -20,7 +20,7 @@ from manyviews.views.plain import PIECE, plain_batches
 
 Images = Tensor | ImageFiles
 
-EPOCH = 2**31 - 1
+NO_EPOCH = 2**31 - 1
 """Of the views that are looked at, which are the same each time: an epoch no training reaches."""
 
 
@@ -54,7 +54,7 @@ def embedded_views(
     z: list[Tensor] = []
     with evaluating(embedder) as like:
         batches = ViewBatches(images, policy, views, seed, workers, like.device)
-        parts = batches(EPOCH, list(index.split(max(1, PIECE // views))))
+        parts = batches(NO_EPOCH, list(index.split(max(1, PIECE // views))))
         for drawn, _ in tracked(parts, "embedding views", len(index), lambda batch: len(batch[1])):
             assert isinstance(drawn, Tensor)
             for rows, new in zip((h, z), embedder(drawn.to(like)), strict=True):

@@ -2,6 +2,7 @@
 
 from manyviews.experiments.cells import Cell
 from manyviews.experiments.grids import EXPERIMENTS, Options
-from manyviews.experiments.start import reproduce
+from manyviews.experiments.launch import Launch
+from manyviews.experiments.start import Outcome, reproduce
 
-__all__ = ["EXPERIMENTS", "Cell", "Options", "reproduce"]
+__all__ = ["EXPERIMENTS", "Cell", "Launch", "Options", "Outcome", "reproduce"]

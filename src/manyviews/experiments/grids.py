@@ -35,7 +35,12 @@ _MODALITIES = dataclasses.replace(RECIPES["multimodal"], threads=1, eval_every=1
 
 @dataclass(frozen=True)
 class Options:
-    """What a person may change about a table."""
+    """What a person may change about a table.
+
+    Examples:
+        >>> len(list(EXPERIMENTS["table1"].cells(Options(scale="smoke", views=(2,), seeds=2))))
+        10
+    """
 
     scale: Scale = "laptop"
     """smoke takes seconds and says nothing; laptop has a small ResNet and a part of the data; paper is the paper's."""

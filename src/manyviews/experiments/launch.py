@@ -26,6 +26,9 @@ class Launch:
     """How cells are run.
 
     Each has a process of its own, so that one that fails, or is killed for want of memory, takes no other with it.
+
+    Examples:
+        >>> launch = Launch(Path("results/runs"), jobs=2)
     """
 
     folder: Path

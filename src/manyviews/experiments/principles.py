@@ -8,7 +8,7 @@ from manyviews.experiments.claims import Claim
 from manyviews.experiments.tables import Table
 from manyviews.losses import OBJECTIVES, audit, get_objective
 
-PAPER: dict[str, tuple[bool, bool, str]] = {
+TABLE_I: dict[str, tuple[bool, bool, str]] = {
     "pwe-infonce": (False, False, "N(N-1)/2"),
     "pvc": (False, False, "N(N-1)"),
     "mv-infonce": (True, True, "1"),
@@ -29,8 +29,8 @@ def principles(views: Sequence[int] = (3, 4, 5)) -> tuple[Table, list[Claim]]:
         first = found[0]
         marks = ["yes" if held else "no" for held in (first.simultaneous_alignment, first.accurate_energy)]
         rows.append((name, *marks, terms, first.coupling))
-        if name in PAPER:
-            p1, p2, formula = PAPER[name]
+        if name in TABLE_I:
+            p1, p2, formula = TABLE_I[name]
             expected = [(p1, p2, TERMS[formula](count)) for count in counts]
             measured = [(one.simultaneous_alignment, one.accurate_energy, one.terms) for one in found]
             numbers = f"P1 {marks[0]}, P2 {marks[1]}, terms (at views) {terms}"

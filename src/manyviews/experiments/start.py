@@ -55,6 +55,13 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
         options: scale, seeds and the like.
         launch: where the cells run.
         output: the folder of the files.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     outcome = reproduce("principles", Options(), Launch(Path(folder) / "runs"), Path(folder))
+        >>> [file.name for file in outcome.files]
+        ['principles.md', 'principles.tex', 'principles.csv']
     """
     output.mkdir(parents=True, exist_ok=True)
     if name in MEASURED and dataclasses.replace(options, scale="laptop") != Options():

@@ -1,9 +1,9 @@
 """Embeddings -> positives P and energies A -> an objective -> a scalar."""
 
 from manyviews.losses.affinity import logaddexp, logsumexp, mean, total
+from manyviews.losses.beyond import DCL, Anchored, KernelContrastive, SigLIP, SupCon
 from manyviews.losses.catalogue import OBJECTIVES, get_objective
 from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Logarithmic, Riesz
-from manyviews.losses.neighbours import DCL, Anchored, KernelContrastive, SigLIP, SupCon
 from manyviews.losses.objective import Objective
 from manyviews.losses.objectives import (
     DHEL,

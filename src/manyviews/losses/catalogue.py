@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from manyviews.losses import neighbours as n
+from manyviews.losses import beyond as n
 from manyviews.losses import objectives as o
 from manyviews.losses.objective import Objective
 

@@ -11,6 +11,9 @@ from torch import distributed as dist
 
 from manyviews.losses import gather
 
+STACK = "stack views that are tensors of their own, torch.stack([z1, z2], 1)"
+"""What to do with embeddings as losses of two views take them."""
+
 
 class DegenerateError(ValueError):
     """Embeddings without a direction (NaN, inf, zero), or no such temperature: what a diverging training comes to."""
@@ -62,7 +65,7 @@ def check(z: Tensor, present: Tensor | None = None, labels: Tensor | None = None
         raise TypeError(f"embeddings must be a torch.Tensor, got {type(z).__name__}")
     shape = tuple(z.shape)
     if z.dim() != 3:
-        raise ValueError(f"embeddings must be (instances, views, dim), got shape {shape}")
+        raise ValueError(f"embeddings must be (instances, views, dim), got shape {shape}: {STACK}")
     if z.shape[1] < 2:
         raise ValueError(
             f"views must be >= 2, got {z.shape[1]} in shape {shape}: "
@@ -81,7 +84,8 @@ def check(z: Tensor, present: Tensor | None = None, labels: Tensor | None = None
 def _check_present(present: Tensor, z: Tensor) -> None:
     if not isinstance(present, Tensor) or present.dtype != torch.bool:
         kind = present.dtype if isinstance(present, Tensor) else type(present).__name__
-        raise TypeError(f"present must be a bool tensor (instances, views), got {kind}")
+        hint = f": {STACK}" if isinstance(present, Tensor) and present.shape == z.shape else ""
+        raise TypeError(f"present must be a bool tensor (instances, views), got {kind}{hint}")
     if present.shape != z.shape[:2]:
         raise ValueError(
             f"present must be (instances, views) = {tuple(z.shape[:2])} as the embeddings, got {tuple(present.shape)}"

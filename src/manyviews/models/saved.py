@@ -27,7 +27,7 @@ KEY = "manyviews"
 """Of the description in a file's header."""
 OPTIONS: Mapping[str, type] = {"stem": str, "width": float}
 """What a file may say of an encoder besides its name: no option of another package's is passed on."""
-MOST_PIXELS = 4096
+MOST_SIDE = 4096
 """Of a side of an encoder's images."""
 ENCODER_NAME = r"((timm|torchvision):)?[\w.-]+"
 MOST = 10_000
@@ -215,7 +215,7 @@ def _description(path: Path) -> Description | ModalityDescription:
             return _modalities(said)
         options = {name: OPTIONS[name](value) for name, value in said["options"].items()}
         about = Description(said["encoder"], options, operator.index(said["size"]))
-        if not re.fullmatch(ENCODER_NAME, about.encoder) or not 1 <= about.size <= MOST_PIXELS:
+        if not re.fullmatch(ENCODER_NAME, about.encoder) or not 1 <= about.size <= MOST_SIDE:
             raise ValueError(f"encoder {about.encoder!r} for images of {about.size} x {about.size}")
         return about
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

@@ -11,7 +11,7 @@ from manyviews.data import Dataset
 from manyviews.evaluation import augmented, representations
 from manyviews.evaluation.knn import check_labelled
 from manyviews.evaluation.probe import Settings
-from manyviews.evaluation.represent import EPOCH, Images, embedded_views, geometry_of
+from manyviews.evaluation.represent import NO_EPOCH, Images, embedded_views, geometry_of
 from manyviews.models import Embedder
 from manyviews.training.config import Config
 from manyviews.training.images import LARGE, policy_of
@@ -85,6 +85,6 @@ def _geometry(embedder: Embedder, part: Part, config: Config, workers: int) -> d
     """Of views drawn as in training; None of a single instance."""
     if len(part.index) < 2:
         return None
-    index = part.index[permutation(len(part.index), config.seed, EPOCH)[:MOST_INSTANCES]]
+    index = part.index[permutation(len(part.index), config.seed, NO_EPOCH)[:MOST_INSTANCES]]
     h, z = embedded_views(embedder, part.split.images, index, policy_of(config), config.views, config.seed, workers)
     return {"instances": len(index), "views": config.views, "h": geometry_of(h), "z": geometry_of(z)}

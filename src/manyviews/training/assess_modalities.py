@@ -29,7 +29,7 @@ from manyviews.evaluation.modalities import (
 )
 from manyviews.evaluation.probe import QUANTITIES
 from manyviews.evaluation.progress import tracked
-from manyviews.evaluation.represent import EPOCH
+from manyviews.evaluation.represent import NO_EPOCH
 from manyviews.evaluation.sentiment import Scale, quantity_metrics, weighted_f1
 from manyviews.models import ModalityEmbedder, ModalityEncoder
 from manyviews.training.config import Config, ConfigError
@@ -257,7 +257,7 @@ def scale_of(data: Dataset, how: EvaluationConfig) -> Scale | None:
 
 def _between(model: ModalityEmbedder, tests: Part, config: Config, how: EvaluationConfig) -> dict[str, Any]:
     """Retrieval and geometry; none of a single instance, and no retrieval where there is no common space."""
-    index = tests.index[permutation(len(tests.index), config.seed, EPOCH)[:MOST_INSTANCES]]
+    index = tests.index[permutation(len(tests.index), config.seed, NO_EPOCH)[:MOST_INSTANCES]]
     h, z, present = embedded(model, ModalityBatches(tests.split, config.modalities), index)
     left = [number for number, name in enumerate(config.modalities) if name not in how.drop]
     names, h, present = [config.modalities[number] for number in left], h[:, left], present[:, left]

@@ -66,7 +66,12 @@ RECIPES: dict[str, Config] = {
 
 
 def recipe_for(data: str) -> Config:
-    """The recipe of a data set's name, or `photos` for other data."""
+    """The recipe of a data set's name, or `photos` for other data.
+
+    Examples:
+        >>> recipe_for("cifar10").encoder, recipe_for("~/pictures").encoder
+        ('resnet18', 'resnet-small')
+    """
     return RECIPES[data] if data in RECIPES else dataclasses.replace(RECIPES["photos"], data=data)
 
 

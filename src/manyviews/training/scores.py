@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from manyviews.data import Dataset, Split
-from manyviews.evaluation import PAPER, few_labels, knn_classify, linear_probe
+from manyviews.evaluation import PAPER_PROBE, few_labels, knn_classify, linear_probe
 from manyviews.evaluation.probe import HELD_OUT, Augment, Method, Settings
-from manyviews.evaluation.represent import EPOCH
+from manyviews.evaluation.represent import NO_EPOCH
 from manyviews.training.config import Config, ConfigError, accept
 from manyviews.training.images import LARGE
 from manyviews.views.keyed import permutation
@@ -26,7 +26,11 @@ DRAWS = 3
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """How a run is evaluated."""
+    """How a run is evaluated.
+
+    Examples:
+        >>> how = EvaluationConfig(probe="sgd", epochs=50, few=(0.05,))  # mv.evaluate("runs/demo", how=how)
+    """
 
     probe: Method = "lbfgs"
     """lbfgs finds the minimum, with a penalty chosen on a part of the training set; sgd is the paper's."""
@@ -84,7 +88,7 @@ class EvaluationConfig:
     def settings(self, data: Dataset, size: int) -> Settings:
         """Of the sgd probe."""
         like = "cifar10" if size <= LARGE else "imagenet100" if len(data.classes) < 1000 else "imagenet1k"
-        return self.instead_of(PAPER.get(data.name, PAPER[like]))
+        return self.instead_of(PAPER_PROBE.get(data.name, PAPER_PROBE[like]))
 
     def instead_of(self, usual: Settings) -> Settings:
         """The usual settings, but for those that are given."""
@@ -133,7 +137,7 @@ def parts_of(data: Dataset, tests: Part, config: Config, own: bool) -> tuple[Par
         return train, tests
     # No test set: a part of the instances stands for one. The encoder may have seen them, but not their labels.
     # In the same order, what is held out of training comes first.
-    order = permutation(len(train.index), config.seed, EPOCH)
+    order = permutation(len(train.index), config.seed, NO_EPOCH)
     count = len(order) // HELD_OUT
     if own and (config.supervised or config.objective == "supcon") and config.held_out < count:
         return (

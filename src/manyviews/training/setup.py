@@ -66,7 +66,12 @@ def launched(config: Config) -> Fabric:
 
 
 def device_of(name: Device) -> torch.device:
-    """A device by its name; for auto a GPU if there is one."""
+    """A device by its name; for auto a GPU if there is one.
+
+    Examples:
+        >>> device_of("cpu")
+        device(type='cpu')
+    """
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, found in there.items() if found))

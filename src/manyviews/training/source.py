@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from manyviews.data import Dataset
-from manyviews.evaluation.represent import EPOCH
+from manyviews.evaluation.represent import NO_EPOCH
 from manyviews.losses import Objective, SupCon
 from manyviews.models import Embedder, ModalityEmbedder
 from manyviews.training.cache import Views
@@ -77,7 +77,7 @@ def apart(count: int, seed: int, held_out: int) -> tuple[Tensor, Tensor, Tensor]
     Without held-out instances some trained ones are watched: their labels are still unseen.
     """
     # A key of its own: epochs are numbered from 0.
-    order = permutation(count, seed, EPOCH)
+    order = permutation(count, seed, NO_EPOCH)
     size = held_out or min(WATCHED, max(2, count // 2))
     watched, rest = order[:size], order[size:]
     trained = rest.sort().values if held_out else torch.arange(count)

@@ -54,7 +54,12 @@ class _NormalisedOverRanks(autograd.Function):
 
 
 class RankBatchNorm(_BatchNorm):
-    """Batch norm of (B, C, ...) with the statistics of all ranks; plain batch norm in a single process."""
+    """Batch norm of (B, C, ...) with the statistics of all ranks; plain batch norm in a single process.
+
+    Examples:
+        >>> RankBatchNorm(8)(torch.randn(4, 8, 5, 5)).shape
+        torch.Size([4, 8, 5, 5])
+    """
 
     def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002
         if input.dim() < 2:
@@ -105,6 +110,10 @@ def synchronised(model: nn.Module, device: torch.device | str) -> nn.Module:
 
     Raises:
         ValueError: a batch norm does more than torch's, such as timm's with their activation: it would be lost.
+
+    Examples:
+        >>> synchronised(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), "cpu")[1]
+        RankBatchNorm(8, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
     """
     for name, module in model.named_modules():
         if isinstance(module, _BatchNorm) and type(module) not in (*_PLAIN, nn.SyncBatchNorm, RankBatchNorm):
