@@ -9,6 +9,7 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
+import manyviews as mv
 from manyviews import MVDHEL, Embedder, MVInfoNCE, get_encoder, get_objective
 from manyviews.training import LARS, RankBatchNorm, cached_backward, learning_rate, parameter_groups, synchronised
 from tests.ranks import on_ranks
@@ -229,3 +230,14 @@ def test_synchronised_keeps_parameters_names_and_single_process_behaviour() -> N
         synchronised(nn.Sequential(nn.Conv2d(3, 3, 1), Activated(3)), "cpu")
     with pytest.raises(ValueError, match="batch norm needs"):
         RankBatchNorm(3)(torch.zeros(3))
+
+
+def test_a_learned_temperature_moves_at_a_share_of_the_rate(tmp_path: Path) -> None:
+    """At the rate of the weights, siglip's became infinite within five steps of the default recipe."""
+    groups = parameter_groups(nn.ModuleList([nn.Linear(3, 4), mv.SigLIP()]), 1e-6)
+    assert [(len(group["params"]), group.get("share")) for group in groups] == [(1, None), (1, None), (2, 0.01)]
+    config = mv.Config(objective="siglip", epochs=1, limit=512, batch_size=64, held_out=0, probe=False, threads=1)
+    run = mv.train(config, output=tmp_path / "run")
+    rates = [row["temperature"] for row in run.metrics]
+    assert all(0.05 < rate < 0.5 for rate in rates)
+    assert len(set(rates)) == len(rates)

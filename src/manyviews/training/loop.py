@@ -99,7 +99,7 @@ class Training:
         """Learn from the views (B, N, ...) of this rank's instances; what there is to write about it."""
         rate = learning_rate(self.step_number, self.steps, self.warmup, self.peak)
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("share", 1.0)
         # What an encoder draws (dropout) is a function of (seed, step, rank), as all else.
         torch.manual_seed(int(hashed(self.config.seed, self.step_number, self.fabric.global_rank)))
         told = self.source.told(self.objective, views, index)

@@ -10,9 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+SHARE = 0.01
+"""Of the learning rate, for single numbers; all of it for AdamW, whose steps do not depend on the gradient's size."""
+
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters in two groups: weights, which decay and adapt, and biases and norms, which do neither.
+    """Parameters in groups: weights, which decay and adapt; biases and norms, which do neither; and single numbers.
+
+    A single number, such as a learned temperature, stands under the whole loss: at the rate of the weights it jumps, so
+    its group has a `share` of it.
 
     Examples:
         >>> groups = parameter_groups(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 1e-6)
@@ -20,10 +26,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         [(1, 1e-06, True), (3, 0.0, False)]
     """
     learned = [p for p in model.parameters() if p.requires_grad]
-    return [
+    numbers = [p for p in learned if p.dim() == 0]
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in learned if p.dim() > 1], "weight_decay": weight_decay, "adapt": True},
-        {"params": [p for p in learned if p.dim() <= 1], "weight_decay": 0.0, "adapt": False},
+        {"params": [p for p in learned if p.dim() == 1], "weight_decay": 0.0, "adapt": False},
     ]
+    return groups + [{"params": numbers, "weight_decay": 0.0, "adapt": False, "share": SHARE}] * bool(numbers)
 
 
 class LARS(Optimizer):

@@ -172,6 +172,7 @@ def optimiser_of(config: Config, model: nn.Module) -> Optimizer:
     """The loop sets its learning rate at every step."""
     groups = parameter_groups(model, config.weight_decay)
     if config.optimiser == "adamw":
+        groups = [{**group, "share": 1.0} for group in groups]
         return torch.optim.AdamW(groups, lr=0.0)
     if config.optimiser == "lars":
         return LARS(groups, lr=0.0, momentum=config.momentum, trust=config.trust)
