@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from benchmarks.measure import Row, high_water, in_new_process, interleaved, timed, weighed
-from manyviews import Objective, get_objective
+from manyviews import get_objective
 
 D = 128
 SIZES = ((256, 2), (256, 4), (1024, 4), (2048, 4))
@@ -30,8 +30,7 @@ Loss = Callable[[Tensor], Tensor]
 def measure(quick: bool) -> Iterator[Row | str]:
     for size in ((64, 4),) if quick else SIZES:
         yield from beside_dense(*size, seconds=0.1 if quick else 8.0)
-    for size in ((32, 2), (32, 4)) if quick else ((512, 2), (256, 4)):
-        yield from beside_others(*size, seconds=0.1 if quick else 4.0)
+    yield from beside_others(quick)
     yield from memory((256, 512) if quick else (2048, 8192))
 
 
@@ -58,7 +57,6 @@ def beside_dense(M: int, N: int, seconds: float) -> Iterator[Row]:
     z, size, large = embeddings(M, N), f"{M:,} x {N}", M * N >= LARGE
     work = {(name, how): gradient(get_objective(name, implementation=how), z) for name in OBJECTIVES for how in HOW}
     work["bare", ""] = bare_products(z)
-    work["same view", "auto"] = gradient(get_objective("mv-infonce", same_view=True), z)
     took = interleaved(work, seconds)
     for name in OBJECTIVES:
         ours, cheap = took[name, "auto"], name == "mv-dhel"
@@ -66,62 +64,67 @@ def beside_dense(M: int, N: int, seconds: float) -> Iterator[Row]:
         yield timed("losses", f"`{name}`, {size}", "dense autograd", ours, took[name, "dense"], bar=bar)
         bar = (0.35 if cheap else 0.95) if large and torch.get_num_threads() == 2 else None
         yield timed("losses", f"`{name}`, {size}", "three bare products", ours, took["bare", ""], bar=bar)
+    # Beside each other without the dense ones between them, which leave nothing of ours in the cache.
+    same = gradient(get_objective("mv-infonce", same_view=True), z)  # it reads the energies that PVC reads
+    took = interleaved({**{name: work[name, "auto"] for name in OBJECTIVES}, "same view": same}, seconds / 2)
     bar = 0.5 if large else None
-    yield timed(
-        "losses", f"`mv-dhel`, {size}", "`mv-infonce`", took["mv-dhel", "auto"], took["mv-infonce", "auto"], bar=bar
-    )
-    other = took["same view", "auto"]  # it reads the energies that PVC reads
-    yield timed(
-        "losses",
-        f"`pvc`, {size}",
-        "`mv-infonce`, same negatives",
-        took["pvc", "auto"],
-        other,
-        bar=1.1 if large else None,
-    )
+    yield timed("losses", f"`mv-dhel`, {size}", "`mv-infonce`", took["mv-dhel"], took["mv-infonce"], bar=bar)
+    bar = 1.1 if large else None
+    yield timed("losses", f"`pvc`, {size}", "`mv-infonce`, same negatives", took["pvc"], took["same view"], bar=bar)
 
 
 HOW = ("auto", "dense")
 
 
-def pairs_by_cross_entropy(z: Tensor) -> Tensor:
+def loop_over_pairs() -> Loss:
     """NT-Xent of each pair of views, as it is written for two views everywhere, averaged."""
-    losses = []
-    for one, two in combinations(normalize(z, dim=2).unbind(1), 2):
-        rows = torch.cat([one, two])
-        logits = (rows @ rows.T / 0.5).fill_diagonal_(-torch.inf)
-        losses.append(cross_entropy(logits, torch.arange(len(rows), device=z.device).roll(len(one))))
-    return torch.stack(losses).mean()
+
+    def loss(z: Tensor) -> Tensor:
+        losses = []
+        for one, two in combinations(normalize(z, dim=2).unbind(1), 2):
+            rows = torch.cat([one, two])
+            logits = (rows @ rows.T / 0.5).fill_diagonal_(-torch.inf)
+            losses.append(cross_entropy(logits, torch.arange(len(rows), device=z.device).roll(len(one))))
+        return torch.stack(losses).mean()
+
+    return loss
 
 
-def pytorch_metric_learning() -> tuple[str, Loss]:
+def pytorch_metric_learning() -> Loss:
     from pytorch_metric_learning.losses import NTXentLoss
 
     loss = NTXentLoss(temperature=0.5)
-    return "pvc", lambda z: loss(z.flatten(0, 1), torch.arange(len(z)).repeat_interleave(z.shape[1]))
+    return lambda z: loss(z.flatten(0, 1), torch.arange(len(z)).repeat_interleave(z.shape[1]))
 
 
-def lightly() -> tuple[str, Loss]:
+def lightly() -> Loss:
     from lightly.loss import NTXentLoss
 
     loss = NTXentLoss(temperature=0.5)
-    return "ntxent", lambda z: loss(*z.unbind(1))
+    return lambda z: loss(*z.unbind(1))
 
 
-def beside_others(M: int, N: int, seconds: float) -> Iterator[Row | str]:
-    z = embeddings(M, N)
-    others: dict[str, tuple[str, Loss]] = {"a loop over pairs of views": ("pwe-ntxent", pairs_by_cross_entropy)}
-    for library in (pytorch_metric_learning, lightly)[: 2 if N == 2 else 1]:  # the latter's is a loss of two views
-        name = f"{library.__name__.replace('_', '-')}'s NTXentLoss"
+OTHERS: tuple[tuple[str, Callable[[], Loss], str, tuple[tuple[int, int], ...]], ...] = (
+    ("a loop over pairs of views", loop_over_pairs, "pwe-ntxent", ((512, 2), (256, 4), (1024, 4))),
+    ("lightly's NTXentLoss", lightly, "ntxent", ((512, 2),)),
+    # Its memory grows with the third power of the rows.
+    ("pytorch-metric-learning's NTXentLoss", pytorch_metric_learning, "pvc", ((128, 2), (64, 4))),
+)
+"""What else there is, which objective it is, and sizes at which it runs."""
+
+
+def beside_others(quick: bool) -> Iterator[Row | str]:
+    for name, make, objective, sizes in OTHERS:
         try:
-            others[name] = library()
+            theirs = make()
         except (ImportError, RuntimeError) as error:  # a torchvision made for another torch raises the latter
-            yield f"{name}, {M:,} x {N}: not measured ({error})"
-    for name, (objective, theirs) in others.items():
-        ours: Objective = get_objective(objective)
-        torch.testing.assert_close(ours(z), theirs(z))
-        took = interleaved({"ours": gradient(ours, z), "theirs": gradient(theirs, z)}, seconds)
-        yield timed("losses", f"`{objective}`, {M:,} x {N}", name, took["ours"], took["theirs"])
+            yield f"{name}: not measured ({error})"
+            continue
+        for M, N in sizes[:1] if quick else sizes:
+            z, ours = embeddings(M, N), get_objective(objective)
+            torch.testing.assert_close(ours(z), theirs(z))
+            took = interleaved({"ours": gradient(ours, z), "theirs": gradient(theirs, z)}, 0.1 if quick else 4.0)
+            yield timed("losses", f"`{objective}`, {M:,} x {N}", name, took["ours"], took["theirs"])
 
 
 def grown(name: str, instances: int, how: str, threads: int) -> float:

@@ -8,6 +8,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
@@ -15,6 +16,8 @@ from mkdocs.structure.files import File, Files
 
 from manyviews.cli.losses import cost
 from manyviews.losses import OBJECTIVES, Objective, audit
+
+torch.set_num_threads(1)
 
 WORDS = yaml.safe_load((Path(__file__).parent / "objectives.yaml").read_text())
 """Of each objective by name: title, equation in LaTeX, when to take it, its paper."""

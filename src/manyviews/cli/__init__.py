@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import tyro
 
+import manyviews
 from manyviews.cli.console import complain
 from manyviews.cli.data import show_data
 from manyviews.cli.evaluate import evaluate_command
@@ -33,6 +34,9 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: complain(message)
     # Told to stop, a command cleans up as after Ctrl-C; training has its own way.
     signal.signal(signal.SIGTERM, _stop)
+    if sys.argv[1:] == ["--version"]:
+        print(f"manyviews {manyviews.__version__}")
+        return
     try:
         app = tyro.extras.SubcommandApp()
         heavy = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}

@@ -66,16 +66,24 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise
     # numpy's reader fails in many ways on a broken file; none of them is ours to tell apart.
     except Exception as error:
-        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+        # Of a file that is no array at all numpy says the same as of pickled objects.
+        if zipfile.is_zipfile(path) or _starts(path, b"\x93NUMPY"):
+            if "allow_pickle" not in str(error) and "Object arrays" not in str(error):
+                raise DatasetError(f"{path} is no whole .npy or .npz file: {error}") from error
             raise DatasetError(
                 f"{path} holds Python objects, such as images of different sizes: save one array of equally large "
                 "images, or the images as files in a folder"
             ) from error
-        raise DatasetError(f"{path} is no whole .npy or .npz file: {error}") from error
+        raise DatasetError(f"{path} is no .npy or .npz file, by its first bytes") from error
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise DatasetError(f"{path}: {name} is no array")
     return arrays
+
+
+def _starts(path: Path, sign: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(sign)) == sign
 
 
 def _split(parts: dict[str, np.ndarray], where: str) -> Split:
@@ -84,6 +92,7 @@ def _split(parts: dict[str, np.ndarray], where: str) -> Split:
     labels = None
     if "labels" in parts:
         given = parts["labels"]
+        given = given[:, 0] if given.ndim == 2 and given.shape[1] == 1 else given  # as Keras has them
         if given.ndim != 1 or given.dtype.kind not in "iu":
             raise DatasetError(f"{where}: labels must be integers, one each, got {given.dtype} {given.shape}")
         if given.size and not 0 <= given.min() <= given.max() < MOST_CLASSES:

@@ -216,8 +216,10 @@ class _Scan:
     def classes(self, wanted: list[str] | None) -> tuple[str, ...]:
         """The class folders; of a list, those it names, by its whole lines or their first words."""
         found = sorted(d.name for d in self.folder.iterdir() if d.is_dir() and not d.name.startswith("."))
-        if wanted is None or not found:
+        if wanted is None:
             return tuple(found)
+        if not found:
+            raise DatasetError(f"a class list selects subfolders, and {self.folder} has none")
         chosen = [line if line in found else line.split()[0] for line in wanted]
         missing = [name for name in chosen if name not in found]
         if missing:

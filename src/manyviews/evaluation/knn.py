@@ -76,14 +76,22 @@ def _nearest(rows: Tensor, train: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return cosine[:, :k], place[:, :k]
 
 
+def check_tensor(name: str, given: object) -> None:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(given).__name__}: torch.as_tensor(...) makes one")
+
+
 def check_finite(name: str, h: Tensor) -> None:
     """Raise if there is a NaN or an infinity, without a mask as large as h."""
+    check_tensor(name, h)
     if not h.sum(dtype=None if h.dtype == torch.float64 else torch.float32).isfinite():
         raise ValueError(f"{name} must be finite, and {tuple(h.shape)} values hold NaN or infinity")
 
 
 def check_labelled(name: str, h: Tensor, labels: Tensor, classes: int | None = None) -> Tensor:
     """The labels as int64; raise unless h is finite (n, d) with n labels from 0."""
+    check_tensor(name, h)
+    check_tensor("labels", labels)
     if h.dim() != 2 or labels.shape != h.shape[:1] or len(h) == 0:
         raise ValueError(f"{name} must be (n, d) with n labels, got {tuple(h.shape)} and {tuple(labels.shape)}")
     if labels.is_floating_point() or int(labels.min()) < 0 or (classes is not None and int(labels.max()) >= classes):

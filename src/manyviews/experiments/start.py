@@ -81,6 +81,9 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
         tables.append(rates)
     failed |= launch(cells)
     results = Results.of(cells, launch.folder, experiment.metrics)
+    if failed and not any(results.values.values()):
+        cell, reason = next(iter(failed.items()))
+        raise ConfigError(f"no cell of {name} could be run, and nothing was written; {cell}: {reason}")
     same = options.papers
     beside = compared_with(cells, launch.folder) if experiment.modalities else []
     subsets = subset_tables(cells, launch.folder) if experiment.modalities else []

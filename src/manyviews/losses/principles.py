@@ -63,6 +63,10 @@ def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int 
         >>> audit(lambda P, A: A.diagonal(dim1=1, dim2=2).sum(1) - P.flatten(1).logsumexp(1))
         Audit(simultaneous_alignment=True, accurate_energy=True, terms=1, coupling='none')
     """
+    if not callable(objective):
+        raise TypeError(
+            f"objective must be an objective or a function of P and A, got {objective!r}: get_objective(...)"
+        )
     most = objective.most_views if isinstance(objective, Objective) else math.inf
     views = int(min(4, most)) if views is None else views
     if views < 2:

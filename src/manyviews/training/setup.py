@@ -46,7 +46,12 @@ def launched(config: Config) -> Fabric:
         def convert_output(self, data: Any) -> Any:
             return data
 
+    if device_of(config.device).type == "cpu" and config.precision == "16-mixed":
+        raise ConfigError("16-mixed is for GPUs: on a CPU take --precision bf16-mixed")
     devices, nodes = config.devices, config.nodes
+    launcher = dist.is_torchelastic_launched() or "SLURM_NTASKS" in os.environ or "MASTER_ADDR" in os.environ
+    if nodes > 1 and not launcher:
+        raise ConfigError("several --nodes are started by torchrun or SLURM, on each of them: docs/scaling.md has how")
     if dist.is_torchelastic_launched():
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
@@ -73,6 +78,8 @@ def device_of(name: Device) -> torch.device:
         device(type='cpu')
     """
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name not in ("auto", *there):
+        raise ConfigError(f"no device {name!r}: there are auto, {', '.join(there)}")
     if name == "auto":
         return torch.device(next(kind for kind, found in there.items() if found))
     if not there[name]:
@@ -135,9 +142,12 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
     left = total - config.held_out
     if config.instances > left:
         held = f" ({config.held_out} of {total} are held out)" if config.held_out else ""
+        few = total // 10 if config.held_out else 0
+        most = (total - few) * (config.views if config.fixed_batch else 1)
+        try_these = f"--held-out {few} --batch-size {most // ranks * ranks}" if most >= 2 * ranks else "more data"
         raise ConfigError(
             f"a batch of {config.instances} instances is larger than the {max(0, left)} of {data.name} to train on"
-            f"{held}: lower --batch-size or --held-out"
+            f"{held}: try {try_these}"
         )
     if config.instances % ranks:
         raise ConfigError(f"a batch of {config.instances} instances does not divide among {ranks} ranks")

@@ -57,6 +57,8 @@ def train(
         config = _resumed(done, config)
         if done.finished and (done.evaluation is not None or not config.probe):
             return done
+    if not isinstance(config, Config | None):
+        raise TypeError(f"config must be a Config, got {type(config).__name__}: mv.train(mv.Config(epochs=5))")
     config = located(Config() if config is None else config)
     config.check()
     check_loggers(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,11 @@ PIECE = 256
 
 
 def natural_size(images: Tensor | ImageFiles) -> int:
-    """Of views: the shortest side of some of the images, at most 224."""
+    """Of views: the shorter side of images like most, at most 224; one that is tiny does not decide for all."""
     if isinstance(images, Tensor):
         return min(224, *images.shape[-2:])
     some = [images.whole(number)[0] for number in range(0, len(images), -(-len(images) // 16))]
-    return min(224, *(side for image in some for side in image.shape[-2:]))
+    return min(224, statistics.median_low(min(image.shape[-2:]) for image in some))
 
 
 def plain_views(images: Tensor | Sequence[Tensor], size: int) -> Tensor:

@@ -54,8 +54,12 @@ class SimCLRPolicy:
     grey: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be >= 1, got {self.size}")
+        if not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"size must be a whole number >= 1, the height and width of a view, got {self.size!r}")
+        for name in ("scale", "ratio"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple | list) or len(value) != 2:
+                raise ValueError(f"{name} must be two numbers, the least and the most, got {value!r}")
         if not 0 <= self.strength <= 2.5:
             raise ValueError(f"strength must lie between 0 and 2.5 (half a turn of hue), got {self.strength}")
         for name in ("blur", "mirror", "jitter", "grey"):
@@ -150,6 +154,8 @@ class SimCLRPolicy:
 
 
 def _check(images: Images, index: Tensor) -> None:
+    if not isinstance(index, Tensor):
+        raise TypeError(f"index must be a tensor that numbers the images, got {type(index).__name__}")
     if len(images) == 0 or len(index) != len(images) or index.dim() != 1 or index.is_floating_point():
         raise ValueError(
             f"index must number each of {len(images)} images, at least one, got {index.dtype} {tuple(index.shape)}"
