@@ -113,9 +113,13 @@ def _show_cells(table: str, options: "Options", launch: "Launch") -> None:
     rows = []
     for cell in cells:
         time, state = taken.get(cell.name), cell.state(launch.folder)
-        rows.append((cell.name, cell.told, state, time if isinstance(time, str) else duration(time) if time else ""))
+        rows.append((cell.name, cell.told, state, "unknown" if isinstance(time, str) else duration(time) if time else ""))
     show_table(("cell", "what", "state", "training, about"), rows)
     total = duration(sum(time for time in taken.values() if isinstance(time, float)) / launch.jobs)
-    print(f"{len(cells)} cells, about {total} of training with {launch.jobs} at once")
+    unknown = [time for time in taken.values() if isinstance(time, str)]
+    beside = f", without {len(unknown)} of unknown length" if unknown else ""
+    print(f"{len(cells)} cells, about {total} of training with {launch.jobs} at once{beside}")
+    for reason in dict.fromkeys(unknown):
+        print(f"unknown: {reason}")
     if tried:
         print("the first ones try learning rates; the others then take the best, not the one that is shown")
