@@ -39,7 +39,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    return markdown.replace("{{ objectives }}", objectives_table())
+    table = "{{ objectives }}"
+    return markdown.replace(table, objectives_table()) if table in markdown else markdown
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -113,7 +113,8 @@ def _show_cells(table: str, options: "Options", launch: "Launch") -> None:
     rows = []
     for cell in cells:
         time, state = taken.get(cell.name), cell.state(launch.folder)
-        rows.append((cell.name, cell.told, state, "unknown" if isinstance(time, str) else duration(time) if time else ""))
+        about = "unknown" if isinstance(time, str) else duration(time) if time else ""
+        rows.append((cell.name, cell.told, state, about))
     show_table(("cell", "what", "state", "training, about"), rows)
     total = duration(sum(time for time in taken.values() if isinstance(time, float)) / launch.jobs)
     unknown = [time for time in taken.values() if isinstance(time, str)]
