@@ -383,3 +383,17 @@ def test_a_name_that_is_none_is_said(tmp_path: Path) -> None:
     assert r"\textbackslash{}input\{x\}\_\textasciicircum{}" in Table("t", (r"\input{x}_^",), ()).latex()
     with pytest.raises(ConfigError, match="theorem is measured, not trained: it takes a --scale and nothing else"):
         reproduce("theorem", Options(scale="smoke", seeds=3), Launch(tmp_path), tmp_path)
+
+
+def test_objectives_are_chosen_by_the_names_of_the_table_or_by_ours() -> None:
+    asked = (Options(scale="smoke", objectives=(name,)) for name in ("pwe", "pwe-infonce"))
+    by_table, by_ours = ([cell.name for cell in cells_of("table1", options)] for options in asked)
+    assert by_table == by_ours != []
+
+
+def test_a_table_is_not_replaced_when_nothing_could_be_run(tmp_path: Path) -> None:
+    (tmp_path / "table1.md").write_text("precious")
+    options = Options(scale="smoke", data=("nowhere",), views=(2,), objectives=("mv-dhel",))
+    with pytest.raises(ConfigError, match=r"no cell of table1 could be run, and nothing was written; .*nowhere"):
+        reproduce("table1", options, Launch(tmp_path / "runs", say=lambda _: None), tmp_path)
+    assert (tmp_path / "table1.md").read_text() == "precious"

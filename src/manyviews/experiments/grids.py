@@ -71,10 +71,12 @@ class Options:
             raise ConfigError("views is for images, and the table is of modalities")
 
     def chosen(self, objectives: Sequence[str]) -> list[str]:
-        """Of the objectives of a table those that are wanted."""
-        if unknown := [name for name in self.objectives if name not in objectives]:
+        """Of the objectives of a table those that are wanted, by the table's names or by ours."""
+        ours = {real_name(name, self.released): name for name in objectives}
+        wanted = [ours.get(name, name) for name in self.objectives]
+        if unknown := [name for name in wanted if name not in objectives]:
             raise ConfigError(f"no objective {unknown[0]!r} in this table, only {', '.join(objectives)}")
-        return [name for name in objectives if not self.objectives or name in self.objectives]
+        return [name for name in objectives if not wanted or name in wanted]
 
     def counts(self, views: Sequence[int]) -> list[int]:
         """Of the numbers of views of a table those that are wanted."""
