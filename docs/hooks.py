@@ -84,15 +84,15 @@ z = torch.randn(64, {views}, 128, requires_grad=True)  # (instances, views, dim)
 objective(z).backward()
 ```
 
-| | |
+| what | of this objective |
 |---|---|
 | class | [`{type(objective).__name__}`](../api/losses.md#manyviews.losses.{type(objective).__name__}) |
 | inner products | {cost(objective)}, of M instances and N views |
-| views | {"exactly two" if objective.most_views == 2 else "two or more, some of them missing"} |
+| views | {"exactly two" if objective.most_views == 2 else "two or more; some may be missing"} |
 | P1, all views aligned at once | {marks[found.simultaneous_alignment]} |
 | P2, energy of a complete configuration | {marks[found.accurate_energy]} |
 | P3, terms of an instance at {views} views | {found.terms} |
-| alignment and uniformity | coupling: {found.coupling} |
+| coupling of alignment to uniformity | {found.coupling} |
 | reference | {words["paper"]} |
 
 The principles are [measured](../paper.md#how-the-principles-are-measured) by differentiating the loss.
