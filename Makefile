@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types unit format docs demo bench dist clean
+.PHONY: help setup test lint types unit format docs serve demo bench dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ format: $(READY) ## Put the code into our style
 docs: $(READY) ## Build the documentation into site/, without a warning
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+serve: $(READY) ## Show the documentation, with search, at a local address
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
 demo: $(READY) ## Train on the photos in the package, evaluate, write a report: about two minutes on two cores
 	$(BIN)/manyviews train --output runs/demo --overwrite
 	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
@@ -47,5 +50,5 @@ dist: $(READY) ## Build wheel and sdist into dist/, and try each in an empty env
 	$(BIN)/python -m build --no-isolation
 	for made in dist/*.whl dist/*.tar.gz; do tests/try_package.sh $(PYTHON) $$made || exit 1; done
 
-clean: ## Remove what the commands above made
+clean: ## Remove environment, caches and builds (runs/ and results/ stay)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -62,7 +62,14 @@ def test_sdist_can_be_tested_and_built_again(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as file:
         inside = {name.partition("/")[2] for name in file.getnames()}
-    for name in ("pyproject.toml", "Makefile", "constraints.txt", "mkdocs.yml", "tests/test_project.py", "LICENSE"):
+    for name in (
+        "pyproject.toml",
+        "Makefile",
+        "constraints.txt",
+        "mkdocs.yml",
+        "tests/test_project.py",
+        ".pre-commit-config.yaml",
+    ):
         assert name in inside
     assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= inside
 

@@ -130,7 +130,7 @@ def test_multi_crop_numbers_views_through_its_groups() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "size must be >= 1"),
+        ({"size": 0}, "size must be a whole number >= 1"),
         ({"size": 8, "strength": -1}, "strength"),
         ({"size": 8, "blur": 1.5}, "blur is a probability, got 1.5"),
         ({"size": 8, "scale": (0.5, 0.1)}, "scale must be"),
