@@ -70,9 +70,7 @@ def objective_page(name: str) -> str:
 
 {words["when"].strip()}
 
-$$
-{words["equation"].strip()}
-$$
+{equations(words)}
 
 as the code has it, on the [positives P and energies A](../inside.md#p-and-a): `{objective.equation}`
 
@@ -101,15 +99,26 @@ The principles are [measured](../paper.md#how-the-principles-are-measured) by di
 
 | option | default |
 |---|---|
-{defaults(type(objective))}
+{defaults(objective)}
 
 What each does is in the [reference](../api/losses.md#manyviews.losses.{type(objective).__name__}); those that all
 objectives have are in that of [`Objective`](../api/losses.md#manyviews.losses.Objective).
 """
 
 
-def defaults(kind: type[Objective]) -> str:
-    own, shared = (inspect.signature(each.__init__).parameters for each in (kind, Objective))
-    found = {**shared, **own}
-    rows = [(name, found[name].default) for name in found if found[name].default is not inspect.Parameter.empty]
-    return "\n".join(f"| `{name}` | `{value!r}` |" for name, value in rows)
+def equations(words: dict[str, Any]) -> str:
+    return "\n\n".join(f"$$\n{line.strip()}\n$$" for line in (words["equation"], *words.get("where", ())))
+
+
+def defaults(objective: Objective) -> str:
+    """What the objective was made with, where nothing was said."""
+    kind = type(objective)
+    names = {**inspect.signature(Objective.__init__).parameters, **inspect.signature(kind.__init__).parameters}
+    temperature = torch.as_tensor(objective.temperature).detach()
+    made = {"temperature": round(float(temperature), 6), "learnable": objective.log_temperature is not None}
+    rows = []
+    for name, parameter in names.items():
+        if parameter.default is not inspect.Parameter.empty:
+            value = made[name] if name in made else getattr(objective, name, parameter.default)
+            rows.append(f"| `{name}` | `{value.item() if isinstance(value, torch.Tensor) else value!r}` |")
+    return "\n".join(rows)

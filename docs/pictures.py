@@ -12,12 +12,12 @@ from selenium.webdriver.common.by import By
 from manyviews.cli.views import draw_views
 
 ROOT = Path(__file__).parents[1]
-WIDTH, HEIGHT = 1180, 975
-"""Of the page, and of either half of the picture."""
+WIDTH = 1100
+"""Of the page."""
 
 
 def report() -> Image.Image:
-    """What the report says first, and its map with neighbours, side by side."""
+    """What the report says first, and its map, side by side."""
     options = webdriver.ChromeOptions()
     for flag in ("headless", "no-sandbox", "disable-gpu", "hide-scrollbars", f"window-size={WIDTH},4000"):
         options.add_argument(f"--{flag}")
@@ -28,11 +28,12 @@ def report() -> Image.Image:
             driver.get((ROOT / "runs/demo/report.html").as_uri())
             page = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
             titles = driver.find_elements(By.CSS_SELECTOR, "h2, h3")
-            second = next(title for title in titles if title.text.startswith("Map")).location["y"] - 20
-    both = Image.new("RGB", (2 * WIDTH, HEIGHT), "white")
-    for number, first in enumerate((0, second)):
-        both.paste(page.crop((0, first, WIDTH, first + HEIGHT)), (number * WIDTH, 0))
-    return both.resize((WIDTH * 4 // 3, HEIGHT * 2 // 3), Image.Resampling.LANCZOS)
+            places = {title.text.split()[0]: title.location["y"] - 20 for title in titles}
+    halves = [page.crop((0, 0, WIDTH, places["Singular"])), page.crop((0, places["Map"], WIDTH, places["Nearest"]))]
+    both = Image.new("RGB", (2 * WIDTH, max(half.height for half in halves)), page.getpixel((0, 0)))
+    for number, half in enumerate(halves):
+        both.paste(half, (number * WIDTH, 0))
+    return both.resize((both.width * 2 // 3, both.height * 2 // 3), Image.Resampling.LANCZOS)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ class MultiViewModule(pl.LightningModule):
         self.log("loss", loss, prog_bar=True, on_step=False, on_epoch=True)
         return loss
 
+    def on_train_epoch_end(self) -> None:
+        self.print(f"epoch {self.current_epoch}: loss {self.trainer.callback_metrics['loss']:.4f}")
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9, weight_decay=1e-6)
 
@@ -46,12 +49,9 @@ def main() -> None:
     images = mv.load_dataset("photos")["train"].images[: options.limit]
     photos = TensorDataset(images, torch.arange(len(images)))
     loader = DataLoader(photos, batch_size=min(128, len(photos)), shuffle=True, drop_last=True)
+    where = {"devices": options.devices, "sync_batchnorm": options.devices > 1}
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    trainer = pl.Trainer(
-        max_epochs=options.epochs, devices=options.devices, sync_batchnorm=options.devices > 1, **quiet
-    )
-    trainer.fit(MultiViewModule(), loader)
-    print(f"loss of the last epoch {trainer.callback_metrics['loss']:.4f}")
+    pl.Trainer(max_epochs=options.epochs, **where, **quiet).fit(MultiViewModule(), loader)
 
 
 if __name__ == "__main__":

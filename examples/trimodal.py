@@ -33,6 +33,7 @@ gone[gone.all(1), 0] = False  # an instance has something
 for column, name in enumerate(NAMES):
     arrays[f"train/{name}"][gone[:, column]] = np.nan
 np.savez(options.output, **arrays)
+print(f"{len(gone)} instances, {gone.mean():.0%} of the entries missing")
 
 torch.manual_seed(0)
 data = mv.load_dataset(options.output)
@@ -46,7 +47,7 @@ for epoch in range(options.epochs):
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-print(f"{len(train)} instances, {gone.mean():.0%} of the entries missing, loss {loss.item():.3f}")
+    print(f"epoch {epoch}: loss {loss.item():.3f}")
 
 embedder.eval()
 with torch.no_grad():

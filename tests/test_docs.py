@@ -1,7 +1,9 @@
 """What README and docs say can be done is done: Python blocks run, commands and their flags exist."""
 
 import contextlib
+import csv
 import io
+import json
 import re
 import runpy
 import shlex
@@ -67,9 +69,56 @@ def test_python_of_the_page_runs_and_prints_what_it_says(page: str, place: Path)
 def test_objectives_have_a_page_each_whose_code_runs() -> None:
     hooks = runpy.run_path(str(ROOT / "docs/hooks.py"))
     assert set(hooks["WORDS"]) == set(OBJECTIVES)
-    for name in OBJECTIVES:
-        (code,) = blocks(hooks["objective_page"](name), "python")
+    pages = {name: hooks["objective_page"](name) for name in OBJECTIVES}
+    for page in pages.values():
+        (code,) = blocks(page, "python")
         exec(code, {})
+    assert "| `pair` | `'infonce'` |" in pages["pwe-infonce"]
+    assert "| `temperature` | `0.25` |" in pages["kcl"]
+    assert "| `learnable` | `True` |" in pages["siglip"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_of_the_page_lead_somewhere(page: str) -> None:
+    """As they stand in the repository; the pages of objectives are made with the site."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text())
+    wanted = [target for target in targets if not target.startswith("objectives/")]
+    assert [target for target in wanted if not ((ROOT / page).parent / target).exists()] == []
+
+
+def table(page: str, title: str) -> list[list[str]]:
+    """Rows of the first table below a line."""
+    below = (ROOT / page).read_text().split(title, 1)[1]
+    lines = re.search(r"((?:^\|.*\n)+)", below, re.MULTILINE)
+    assert lines
+    return [[cell.strip(" `") for cell in line.strip("|\n").split("|")] for line in lines[1].splitlines()[2:]]
+
+
+def test_benchmarks_in_the_readme_are_those_that_were_measured() -> None:
+    measured = json.loads((ROOT / "docs/results/benchmarks.json").read_text())["rows"]
+    assert not any(row["bar"] and row["ratio"] > row["bar"] for row in measured)
+    measured = [row for row in measured if row["unit"] == "ms"]
+    for size, ours, instead, mine, theirs, faster in table("README.md", "`make bench`"):
+        name = ours if "views" not in ours else "CIFAR's policy"
+        (row,) = [
+            row
+            for row in measured
+            if name in row["work"]
+            and row["beside"] == instead.replace("`", "")
+            and (name != ours or size in row["work"])
+        ]
+        for said, found in ((mine, row["ours"]), (theirs, row["theirs"])):
+            assert float(said.removesuffix(" ms").replace(",", "")) == pytest.approx(found, rel=0.02)
+        assert float(faster) == pytest.approx(1 / row["ratio"], rel=0.02)
+
+
+def test_results_in_the_readme_are_those_of_the_tables() -> None:
+    with (ROOT / "docs/results/table1.csv").open() as file:
+        found = {(row["objective"], row["views"]): row for row in csv.DictReader(file) if row["metric"] == "linear"}
+    for name, *cells in table("README.md", "manyviews reproduce table1 --limit 4000 --epochs 5"):
+        for views, cell in zip("234", cells, strict=True):
+            row = found[name.removesuffix("-infonce") if name[:3] in ("pwe", "avg") else name, views]
+            assert cell == f"{float(row['mean']):.1f}%"
 
 
 @cache
@@ -104,8 +153,9 @@ def simple_commands(text: str) -> Iterator[list[str]]:
 
 def problem(words: list[str]) -> str | None:
     """What is wrong with a command, if it is one of ours."""
-    while words and words[0] in ("do", "then", "if", "srun"):
+    while words and words[0] in ("do", "then", "if"):
         words = words[1:]
+    words = words[words.index("torchrun") :] if "torchrun" in words else words  # whatever starts it
     if not words:
         return None
     program = words[0].rsplit("/", 1)[-1]

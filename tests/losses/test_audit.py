@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from manyviews import get_objective
+from manyviews.cli.losses import cost
 from manyviews.losses import OBJECTIVES, Audit, audit, logaddexp, logsumexp
 from tests.losses.loops import table_one_pwe
 
@@ -98,8 +99,10 @@ def test_the_readme_says_what_the_audit_finds() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", readme, re.MULTILINE)
     told = {}
-    for names, _, *cells in rows:
+    for names, products, *cells in rows:
         listed = re.findall(r"`([a-z0-9-]+)`", names)
+        costs = products.split(", ") if "," in products else [products] * len(listed)
+        assert costs == [cost(get_objective(name)) for name in listed]
         columns = [cell.split(", ") if "," in cell else [cell] * len(listed) for cell in cells]
         for name, p1, p2, terms, coupling in zip(listed, *columns, strict=True):
             told[name] = Audit(p1 == "✓", p2 == "✓", int(terms), coupling)
