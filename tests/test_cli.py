@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from manyviews import __version__
 from manyviews.data import load_dataset
 from manyviews.losses import OBJECTIVES
 from manyviews.training import Config
@@ -118,3 +119,14 @@ def test_views_that_cannot_be_written(tmp_path: Path) -> None:
         done = manyviews("views", *wrong)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "views", "reproduce"])
+def test_help_names_no_none_as_a_choice(command: str) -> None:
+    done = manyviews(command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "{None}" not in done.stdout
+
+
+def test_version_is_told() -> None:
+    assert manyviews("--version").stdout == f"manyviews {__version__}\n"

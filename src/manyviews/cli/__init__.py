@@ -42,7 +42,11 @@ def main() -> None:
         heavy = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}
         for name, command in ({name: made(sys.argv[1:]) for name, made in heavy.items()} | COMMANDS).items():
             app.command(name=name)(command)
-        app.cli(prog="manyviews", description="Contrastive learning from any number of views.")
+        app.cli(
+            prog="manyviews",
+            description="Contrastive learning from any number of views.",
+            config=(tyro.conf.DisallowNone,),
+        )
     except (ValueError, OSError) as error:
         complain(error)
         sys.exit(2)

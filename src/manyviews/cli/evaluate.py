@@ -121,6 +121,8 @@ def show_subsets(found: dict[str, Any]) -> None:
     """A table of what each subset of the modalities is worth."""
     if not found.get("subsets"):
         return
+    from manyviews.evaluation.modalities import PROBES
+
     first = next(iter(found["subsets"].values()))["scores"]
     metrics = [name for name in ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE") if name in first["own"]]
     whole, rows = max(name.count(" + ") for name in found["subsets"]), []
@@ -130,19 +132,13 @@ def show_subsets(found: dict[str, Any]) -> None:
             some = f" ({one['instances']:,})" if one["instances"] < found["test_instances"] else ""
             rows.append([name + some, *cells])
     title = f"{' / '.join(metrics)} of subsets of modalities"
-    show_table(["modalities", *(_SUBSETS[kind] for kind in first)], rows, title)
+    show_table(["modalities", *(PROBES[kind].replace(", ", ",\n") for kind in first)], rows, title)
     if len(rows) < len(found["subsets"]):
         print(f"{len(rows)} of {len(found['subsets'])} subsets; the file has them all")
 
 
 MOST_SHOWN = 4
 """Modalities of which every subset is shown; of more only each alone, all but one, and all."""
-_SUBSETS = {
-    "raw": "raw, own\nprobe",
-    "own": "own probe",
-    "filled": "one probe,\nmean filled in",
-    "common": "one probe,\ncommon space",
-}
 
 
 def show_retrieval(found: dict[str, Any]) -> None:

@@ -23,6 +23,14 @@ PIECE = 256
 MOST_NAMED = 6
 """Modalities of which every subset is looked at; of more only each alone, all but one, and all."""
 
+PROBES = {
+    "raw": "raw features, own probe",
+    "own": "own probe",
+    "filled": "one probe, mean filled in",
+    "common": "one probe, common space",
+}
+"""How a subset of modalities is asked, in words."""
+
 
 def embedded(model: ModalityEmbedder, rows: ModalityBatches, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """H (M, N, dim), what the head makes of it, and what is there (M, N), of the instances in `index`."""

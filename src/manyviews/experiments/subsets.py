@@ -7,15 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from manyviews.evaluation.modalities import PROBES
 from manyviews.experiments.cells import Cell
 from manyviews.experiments.tables import Table
 
-KINDS = {
-    "raw": "raw features, own probe",
-    "own": "own probe",
-    "filled": "one probe, mean filled in",
-    "common": "one probe, common space",
-}
 BESIDE = ("majority", "raw features", "untrained encoder")
 
 
@@ -32,7 +27,7 @@ def subset_tables(cells: Sequence[Cell], folder: Path) -> Iterator[Table]:
             scores = [one[name]["scores"] for one in subsets if name in one]
             rows.append((name, *(_told([one[kind][metric] for one in scores], metric) for kind in first)))
         title = f"{metric} of every subset of modalities: {', '.join(str(value) for _, value in place)}"
-        yield Table(title, ("modalities", *(KINDS[kind] for kind in first)), tuple(rows))
+        yield Table(title, ("modalities", *(PROBES[kind] for kind in first)), tuple(rows))
 
 
 def compared_with(cells: Sequence[Cell], folder: Path) -> Iterator[Table]:

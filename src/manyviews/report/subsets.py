@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from manyviews.evaluation.modalities import PROBES
 from manyviews.report.charts import Figure
 from manyviews.report.markup import element, number
 from manyviews.report.scales import AsText, Axis, linear_axis, percent, plain, tick_text
@@ -14,12 +15,6 @@ from manyviews.report.tables import NUMBERS, Cell, Row, Table
 
 METRICS = ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE")
 """The first of them that there is, is drawn."""
-KINDS = {
-    "raw": "raw features, a probe of their own",
-    "own": "representations, a probe of their own",
-    "filled": "one probe for all subsets, the mean filled in",
-    "common": "one probe for all subsets, in the common space",
-}
 MARKS = {"raw": 5, "own": 0, "filled": 2, "common": 3}
 WIDTH, ROW, DOT, EDGE, FOOT = 420, 20, 17, 14, 30
 
@@ -79,7 +74,7 @@ def metric_of(subsets: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def kind_name(kind: str) -> str:
-    return KINDS.get(kind, kind)
+    return PROBES.get(kind, kind)
 
 
 def _sample(kind: str) -> Markup:
@@ -88,7 +83,7 @@ def _sample(kind: str) -> Markup:
 
 
 def _colour(kind: str) -> str:
-    return f"c{list(KINDS).index(kind)}" if kind in KINDS else "c7"
+    return f"c{list(PROBES).index(kind)}" if kind in PROBES else "c7"
 
 
 def _frame(across: Axis, head: float, height: float, as_text: AsText, metric: str) -> Markup:

@@ -65,7 +65,7 @@ class Config:
     scale: tuple[float, float] = (0.2, 1.0)
     """Share of the image's area in a crop."""
     strength: float | None = None
-    """Of the colour jitter; 0.5 for small images and 1 for large ones if not given."""
+    """How strong the colour jitter is; 0.5 for small images and 1 for large ones if not given."""
     blur: float | None = None
     """Probability of a blur; 0 for small images and 0.5 for large ones if not given."""
 
@@ -87,11 +87,11 @@ class Config:
     dim: int = 128
     """Of modalities: dimensions of the representation of each."""
     layers: int = 3
-    """Of the transformers that encode sequences."""
+    """How many layers the transformers have that encode sequences."""
     heads: int = 8
-    """Of the transformers that encode sequences."""
+    """How many attention heads these layers have."""
     dropout: float = 0.1
-    """Of the encoders of features."""
+    """Share of the activations that encoders of features drop in training."""
 
     objective: str = "mv-dhel"
     """As `manyviews losses` lists them."""
@@ -120,11 +120,11 @@ class Config:
     warmup: float = 0.1
     """Share of the steps in which the learning rate rises; then it falls to zero as a cosine."""
     momentum: float = 0.9
-    """Of SGD and LARS."""
+    """Share of the last step that SGD and LARS add to the next."""
     weight_decay: float = 1e-6
     """Of weights; biases and norms have none."""
     trust: float = 1e-3
-    """Of LARS."""
+    """Share of a weight's length that a step of LARS may change, at a learning rate of 1."""
     seed: int = 0
     """Of the weights, the order of instances and their views."""
 

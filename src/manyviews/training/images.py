@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from manyviews.data import Dataset, ImageFiles
 from manyviews.evaluation import alignment, knn_classify, numerical_rank, rankme, representations, uniformity
@@ -77,11 +78,11 @@ class ImageSource(Source):
 
     def look(self, model: Embedder) -> dict[str, float]:
         """KNN of representations, and the geometry of the embeddings of views."""
-        config = self.config
+        config, size = self.config, self.policy.size
+        # Amid the exchanges of several ranks a fork may hang: the others are waiting in one of them.
+        workers = 0 if dist.is_available() and dist.is_initialized() else config.workers
         with quiet():
-            _, z = embedded_views(
-                model, self.images, self.watched, self.policy, config.views, config.seed, config.workers
-            )
+            _, z = embedded_views(model, self.images, self.watched, self.policy, config.views, config.seed, workers)
             if not z.isfinite().all():
                 raise FloatingPointError("the embeddings of watched instances are not finite")
             found = {
@@ -92,8 +93,8 @@ class ImageSource(Source):
             }
             if self.labels is None or not len(self.bank):
                 return found
-            bank, known = representations(model.encoder, self.images, self.bank, self.policy.size, config.workers)
-            watched, asked = representations(model.encoder, self.images, self.watched, self.policy.size, config.workers)
+            bank, known = representations(model.encoder, self.images, self.bank, size, workers)
+            watched, asked = representations(model.encoder, self.images, self.watched, size, workers)
             guess = knn_classify(bank, self.labels[known].to(bank.device), watched)
             return {"knn": (guess.cpu() == self.labels[asked]).double().mean().item(), **found}
 
