@@ -26,7 +26,7 @@ types: $(READY) ## Check types
 	$(BIN)/mypy
 
 unit: $(READY) ## Run the tests alone
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist worksteal
 
 format: $(READY) ## Put the code into our style
 	$(BIN)/ruff check --fix .

@@ -64,7 +64,7 @@ def test_killed_and_resumed_is_bit_identical_to_uninterrupted(workers: int, rank
         running = wait_for(process, killed, moment)
         time.sleep(chance.uniform(0, 0.05))
         kill(process)
-        process.communicate()
+        process.communicate(timeout=120)
         kills += running
     assert kills >= 2
     finished("--resume", killed, ranks=ranks)
@@ -75,7 +75,7 @@ def test_killed_and_resumed_is_bit_identical_to_uninterrupted(workers: int, rank
 def test_a_signal_saves_says_how_to_go_on_and_leaves(number: int, ranks: int, tmp_path: Path) -> None:
     config, run = small(epochs=400, save_every=0), tmp_path / "run"
     process = start(*flags(config), "--output", run, ranks=ranks)
-    assert wait_for(process, run, 3), process.communicate()[0]
+    assert wait_for(process, run, 3), process.communicate(timeout=120)[0]
     kill(process, number)
     said, _ = process.communicate(timeout=120)
     assert f"all saved. Go on with: manyviews train --resume {run}" in said
