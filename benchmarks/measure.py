@@ -30,7 +30,7 @@ class Row:
     theirs: float
     ratio: float
     low: float | None = None
-    """First quartile of the ratios of single rounds; None for memory, which does not vary."""
+    """First quartile of the ratios of single rounds; None for memory, which is measured once."""
     high: float | None = None
     bar: float | None = None
     """What the ratio must not pass."""

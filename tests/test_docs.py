@@ -227,3 +227,18 @@ manyviews reproduce table9
 ```
 and `manyviews nothing`"""
     assert sum(problem(words) is not None for words in simple_commands(text)) == 7
+
+
+def test_the_site_fetches_nothing_and_shows_equations(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
+    assert {f"objectives/{name}.html" for name in OBJECTIVES} <= set(pages)
+    for name, page in pages.items():
+        assert "arithmatex" not in page, name
+        fetched = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(https?:[^\"]+)", page)
+        assert [address for address in fetched if "canonical" not in address] == [], name
+    assert all("<math" in pages[f"objectives/{name}.html"] for name in OBJECTIVES)
+    assert "MVDHEL(" in re.sub(r"<[^>]+>", "", pages["api/losses.html"])
+    assert "{{ objectives }}" not in pages["choosing.html"]

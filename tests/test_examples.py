@@ -60,6 +60,7 @@ def test_a_new_objective_is_audited_and_fits(tmp_path: Path) -> None:
     assert "Audit(simultaneous_alignment=True, accurate_energy=True, terms=4, coupling='none')" in said
     alignment = {name: float(number) for name, number in re.findall(r"^(\w+): alignment ([\d.]+)", said, re.MULTILINE)}
     assert alignment["Hardest"] < 0.1
+    assert alignment["Cheaper"] == pytest.approx(alignment["Hardest"], abs=1e-3)
 
 
 def test_photos_are_found_by_example_and_a_run_is_used_again(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 import zlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -605,8 +606,12 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
+Serve = Callable[..., str]
+"""From a content, and where to cut it off, to its address."""
+
+
 @pytest.fixture
-def serve() -> object:
+def serve() -> Iterator[Serve]:
     servers = []
 
     def start(content: bytes, *cut: int, pause: float = 0.0) -> str:
@@ -621,10 +626,10 @@ def serve() -> object:
         server.server_close()
 
 
-def test_a_download_is_resumed_and_checked(tmp_path: Path, serve: object) -> None:
+def test_a_download_is_resumed_and_checked(tmp_path: Path, serve: Serve) -> None:
     content = os.urandom(3_000_000)
     md5 = hashlib.md5(content).hexdigest()
-    address = serve(content, 1_200_000)  # type: ignore[operator]
+    address = serve(content, 1_200_000)
     file = tmp_path / "sub" / "file"
     Server.asked.clear()
     with pytest.raises(DatasetError, match=r"broke off at 1,200,000 of 3,000,000 bytes: try again"):
@@ -644,9 +649,9 @@ download(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
 """
 
 
-def test_of_two_processes_one_downloads(tmp_path: Path, serve: object) -> None:
+def test_of_two_processes_one_downloads(tmp_path: Path, serve: Serve) -> None:
     content = os.urandom(3_000_000)
-    address, file = serve(content, pause=2.0), tmp_path / "file"  # type: ignore[operator]
+    address, file = serve(content, pause=2.0), tmp_path / "file"
     Server.asked.clear()
     words = [sys.executable, "-c", FETCH, address, file, hashlib.md5(content).hexdigest()]
     both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -657,8 +662,8 @@ def test_of_two_processes_one_downloads(tmp_path: Path, serve: object) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_download_with_a_wrong_checksum_leaves_nothing(tmp_path: Path, serve: object) -> None:
-    address = serve(b"something else")  # type: ignore[operator]
+def test_a_download_with_a_wrong_checksum_leaves_nothing(tmp_path: Path, serve: Serve) -> None:
+    address = serve(b"something else")
     with pytest.raises(DatasetError, match="has the MD5 checksum"):
         download.download(address, tmp_path / "file", "0" * 32)
     assert list(tmp_path.iterdir()) == []

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from selenium import webdriver
+from selenium.common.exceptions import NoAlertPresentException
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 
 from manyviews.report import write_report
-
-webdriver = pytest.importorskip("selenium.webdriver", reason="pip install selenium")
-from selenium.common.exceptions import NoAlertPresentException  # noqa: E402
-from selenium.webdriver import ActionChains, Keys  # noqa: E402
-from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.remote.webelement import WebElement  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 missing = [name for name, found in (("chromium", CHROMIUM), ("chromium-driver", DRIVER)) if found is None]
@@ -40,7 +39,7 @@ def page(image_run: Path, modal_run: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chrome"]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
@@ -52,7 +51,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator["webdriver.Chr
 
 
 @pytest.fixture
-def opened(browser: "webdriver.Chrome", page: Path) -> "webdriver.Chrome":
+def opened(browser: webdriver.Chrome, page: Path) -> webdriver.Chrome:
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     for kind in ("browser", "performance"):
@@ -61,20 +60,20 @@ def opened(browser: "webdriver.Chrome", page: Path) -> "webdriver.Chrome":
     return browser
 
 
-def drawings(browser: "webdriver.Chrome") -> list[WebElement]:
+def drawings(browser: webdriver.Chrome) -> list[WebElement]:
     """Figures that are not folded away."""
     found = browser.find_elements(By.CSS_SELECTOR, "figure svg[aria-label], figure img")
     return [one for one in found if not one.find_elements(By.XPATH, "ancestor::details[not(@open)]")]
 
 
-def width_of(browser: "webdriver.Chrome", width: int) -> int:
+def width_of(browser: webdriver.Chrome, width: int) -> int:
     """How wide the page is in a window of a width."""
     metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     return browser.execute_script("return document.documentElement.scrollWidth")
 
 
-def shows(browser: "webdriver.Chrome", scheme: str, media: str = "") -> dict[str, str]:
+def shows(browser: webdriver.Chrome, scheme: str, media: str = "") -> dict[str, str]:
     """Colours of the page and what is written on it."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
@@ -86,7 +85,7 @@ def lightness(colour: str) -> float:
     return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
 
 
-def test_nothing_is_complained_of_and_nothing_fetched(opened: "webdriver.Chrome", page: Path) -> None:
+def test_nothing_is_complained_of_and_nothing_fetched(opened: webdriver.Chrome, page: Path) -> None:
     assert opened.get_log("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in opened.get_log("performance")]
     asked = [one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"]
@@ -95,7 +94,7 @@ def test_nothing_is_complained_of_and_nothing_fetched(opened: "webdriver.Chrome"
     assert [address for address in asked if address.startswith("file:")] == [page.as_uri()]
 
 
-def test_every_figure_is_seen(opened: "webdriver.Chrome") -> None:
+def test_every_figure_is_seen(opened: webdriver.Chrome) -> None:
     found = drawings(opened)
     assert len(found) > 100
     code = "return arguments[0].map((one) => { const b = one.getBoundingClientRect(); return [b.width, b.height] })"
@@ -104,14 +103,14 @@ def test_every_figure_is_seen(opened: "webdriver.Chrome") -> None:
     assert opened.execute_script(broken) == 0
 
 
-def test_a_script_in_a_name_stays_text(opened: "webdriver.Chrome") -> None:
+def test_a_script_in_a_name_stays_text(opened: webdriver.Chrome) -> None:
     with pytest.raises(NoAlertPresentException):
         _ = opened.switch_to.alert
     assert any(one.text.endswith(EVIL) for one in opened.find_elements(By.TAG_NAME, "h2"))
     assert len(opened.find_elements(By.TAG_NAME, "script")) == 2
 
 
-def test_a_point_under_the_pointer_tells_of_itself(opened: "webdriver.Chrome") -> None:
+def test_a_point_under_the_pointer_tells_of_itself(opened: webdriver.Chrome) -> None:
     figure = opened.find_element(By.CSS_SELECTOR, "[data-map='1']")
     tip, points = figure.find_element(By.CLASS_NAME, "tip"), figure.find_elements(By.CSS_SELECTOR, ".map use")
     assert len(points) == 60
@@ -126,14 +125,14 @@ def test_a_point_under_the_pointer_tells_of_itself(opened: "webdriver.Chrome") -
     assert not tip.is_displayed()
 
 
-def test_points_of_features_tell_their_label_and_id(opened: "webdriver.Chrome") -> None:
+def test_points_of_features_tell_their_label_and_id(opened: webdriver.Chrome) -> None:
     figure = opened.find_element(By.CSS_SELECTOR, "[data-map='0']")
     ActionChains(opened).move_to_element(figure.find_elements(By.CSS_SELECTOR, ".map use")[7]).perform()
     assert re.fullmatch(r"\d\ntest/\d+", figure.find_element(By.CLASS_NAME, "tip").text)
     assert not figure.find_element(By.CLASS_NAME, "thumb").is_displayed()
 
 
-def test_the_keyboard_goes_from_point_to_point(opened: "webdriver.Chrome") -> None:
+def test_the_keyboard_goes_from_point_to_point(opened: webdriver.Chrome) -> None:
     figure = opened.find_element(By.CSS_SELECTOR, "[data-map='0']")
     tip = figure.find_element(By.CLASS_NAME, "tip")
     for _ in range(60):
@@ -155,7 +154,7 @@ def test_the_keyboard_goes_from_point_to_point(opened: "webdriver.Chrome") -> No
     assert not tip.is_displayed()
 
 
-def test_a_class_is_seen_alone(opened: "webdriver.Chrome") -> None:
+def test_a_class_is_seen_alone(opened: webdriver.Chrome) -> None:
     figure = opened.find_element(By.CSS_SELECTOR, "[data-map='1']")
     buttons = figure.find_elements(By.CSS_SELECTOR, ".groups button")
     layers = figure.find_elements(By.CSS_SELECTOR, ".map g")
@@ -167,7 +166,7 @@ def test_a_class_is_seen_alone(opened: "webdriver.Chrome") -> None:
     assert {one.value_of_css_property("opacity") for one in layers} == {"1"}
 
 
-def test_light_and_dark_and_paper(opened: "webdriver.Chrome") -> None:
+def test_light_and_dark_and_paper(opened: webdriver.Chrome) -> None:
     light, dark = shows(opened, "light"), shows(opened, "dark")
     assert lightness(light["page"]) > 200 > 80 > lightness(light["ink"])
     assert lightness(dark["page"]) < 60 < 180 < lightness(dark["ink"])
@@ -176,11 +175,11 @@ def test_light_and_dark_and_paper(opened: "webdriver.Chrome") -> None:
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1280])
-def test_the_page_is_never_wider_than_its_window(opened: "webdriver.Chrome", width: int) -> None:
+def test_the_page_is_never_wider_than_its_window(opened: webdriver.Chrome, width: int) -> None:
     assert width_of(opened, width) == width
 
 
-def test_on_a_phone_a_touch_is_enough(opened: "webdriver.Chrome") -> None:
+def test_on_a_phone_a_touch_is_enough(opened: webdriver.Chrome) -> None:
     width_of(opened, 390)
     figure = opened.find_element(By.CSS_SELECTOR, "[data-map='1']")
     point = figure.find_elements(By.CSS_SELECTOR, ".map use")[12]
@@ -195,7 +194,7 @@ def test_on_a_phone_a_touch_is_enough(opened: "webdriver.Chrome") -> None:
     assert tip.rect["x"] + tip.rect["width"] <= 390
 
 
-def test_on_paper_nothing_is_cut_off(opened: "webdriver.Chrome") -> None:
+def test_on_paper_nothing_is_cut_off(opened: webdriver.Chrome) -> None:
     shows(opened, "light", "print")
     a4 = {"width": 718, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
     opened.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", a4)

@@ -85,7 +85,7 @@ def _fetch(address: str, part: Path, name: str) -> None:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310
+    request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310 (ours)
     try:
         with (
             urllib.request.urlopen(request, timeout=30) as answer,  # noqa: S310

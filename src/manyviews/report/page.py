@@ -85,7 +85,7 @@ def rendered(chapters: Sequence[Chapter]) -> str:
         no_spectrum=no_spectrum,
         sample=sample,
         style=Markup(style),  # noqa: S704 (the package's own)
-        script=Markup(script),  # noqa: S704
+        script=Markup(script),  # noqa: S704 (the package's own)
         # Nothing is fetched, and no script runs but the page's own.
         policy=f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'",
         points=embedded_json(_points(chapters)),
