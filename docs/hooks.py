@@ -66,6 +66,7 @@ def objective_page(name: str) -> str:
     views = int(min(4, objective.most_views))
     found = audit(objective, views=views)
     marks = {True: "holds", False: "does not hold"}
+    arguments = "z, labels=torch.arange(64) % 10" if name == "supcon" else "z"
     return f"""# {words["title"]}
 
 {words["when"].strip()}
@@ -79,7 +80,7 @@ import torch, manyviews as mv
 
 objective = mv.get_objective("{name}")
 z = torch.randn(64, {views}, 128, requires_grad=True)  # (instances, views, dim)
-objective(z).backward()
+objective({arguments}).backward()
 ```
 
 | what | of this objective |

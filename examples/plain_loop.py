@@ -8,7 +8,7 @@ import argparse
 import torch
 
 import manyviews as mv
-from manyviews.evaluation import knn_classify, representations
+from manyviews.evaluation import representations, score_knn
 from manyviews.views import batches
 
 parser = argparse.ArgumentParser()
@@ -45,5 +45,5 @@ def encoded(split: str) -> torch.Tensor:
     return representations(model.encoder, pictures, torch.arange(len(pictures)), size=32)[0].cpu()
 
 
-voted = knn_classify(encoded("train"), data["train"].labels, encoded("test"))
-print(f"kNN on the test photos: {(voted == data['test'].labels).float().mean():.1%}")
+score = score_knn(encoded("train"), data["train"].labels, encoded("test"), data["test"].labels)
+print(f"kNN (k = {score['knn_k']}) on the test photos: {score['knn']:.1%}")

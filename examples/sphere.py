@@ -22,10 +22,11 @@ def fit(name: str | None, steps: int) -> torch.Tensor:
     objective = get_objective(name) if name else None
     views = int(min(VIEWS, objective.most_views)) if objective else VIEWS
     points = torch.nn.Parameter(torch.randn(INSTANCES, views, DIM, generator=torch.Generator().manual_seed(0)))
+    labels = {"labels": torch.arange(INSTANCES)} if name == "supcon" else {}  # each instance a class of its own
     optimiser = torch.optim.Adam([points], lr=0.05)
     for _ in range(steps if objective else 0):
         optimiser.zero_grad()
-        objective(points).backward()
+        objective(points, **labels).backward()
         optimiser.step()
     return normalize(points.detach(), dim=2)
 

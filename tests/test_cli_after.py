@@ -33,6 +33,7 @@ def test_evaluate_prints_tables_and_writes_them_down(
     cells = {row[0]: row[1:] for row in rows}
     assert all(cell.count("%") == 1 for cell in cells["trained encoder"])
     assert "12 labels" in said
+    assert "kNN (k = 1)" in said  # a tenth of 16 a class
     assert "±" in cells["pixels"][2]
     assert cells["rank"][1].endswith("of 16")
     (written,) = run.glob("evaluation-images-*.json")
@@ -59,6 +60,33 @@ def test_embed_names_and_counts_what_cannot_be_read(
         assert found["ids"].tolist() == [f"00{number}.png" for number in (0, 1, 2, 4, 5, 6)]
         expected = mv.load_encoder(finished_run)([folder / name for name in found["ids"].tolist()])
         torch.testing.assert_close(torch.from_numpy(found["vectors"]), expected)
+
+
+def test_embed_writes_labels_and_embeddings_of_images(finished_run: Path, tmp_path: Path) -> None:
+    folder = folder_of_images(tmp_path / "images", count=6)
+    embed(finished_run, str(folder), tmp_path / "out.npz", Reading(workers=0), "z", labels=True)
+    run = mv.Run.open(finished_run)
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["ids"].tolist() == [f"{c}/{n:03}.png" for c, n in zip("aabbcc", (0, 3, 1, 4, 2, 5), strict=True)]
+        assert found["labels"].tolist() == list("aabbcc")
+        h = run.encoder([folder / name for name in found["ids"].tolist()])
+        z = torch.nn.functional.normalize(run.embedder.head(h), dim=1)
+        torch.testing.assert_close(torch.from_numpy(found["vectors"]), z)
+
+
+def test_ids_of_images_in_a_file_are_their_ids_and_can_be_asked_for(
+    finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), dtype=np.uint8)
+    names = np.array([f"p{number}" for number in (3, 1, 4, 5, 9, 2)])
+    np.savez(tmp_path / "in.npz", x_train=images[:4], id_train=names[:4], x_test=images[4:], id_test=names[4:])
+    embed(finished_run, str(tmp_path / "in.npz"), tmp_path / "out.npz", Reading(workers=0))
+    with np.load(tmp_path / "out.npz") as found:
+        assert found["ids"].tolist() == [*(f"train/{name}" for name in names[:4]), "test/p9", "test/p2"]
+    neighbours(finished_run, str(tmp_path / "in.npz"), ("test/p9",), tmp_path / "near.png", count=2)
+    assert "test/p9: t" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="in has no labels in train: leave --labels out"):
+        embed(finished_run, str(tmp_path / "in.npz"), tmp_path / "out.npz", Reading(workers=0), labels=True)
 
 
 def test_neighbours_draws_a_row_for_each_query(
@@ -151,6 +179,7 @@ def test_mistakes_are_one_line_each(finished_run: Path, tmp_path: Path) -> None:
     for arguments, message in (
         (["evaluate", str(tmp_path)], "is no run"),
         (["evaluate", str(finished_run), "--data", "fotos"], "no data set 'fotos': did you mean photos?"),
+        (["evaluate", str(finished_run), "--knn-k", "0"], "knn_k must be >= 1, got 0"),
         (["embed", str(finished_run), "photos", "-o", "out.txt"], "must end in .npy"),
         (["neighbours", str(finished_run), "photos", "--query", str(tmp_path / "text.jpg")], "is no whole image"),
         (["neighbours", str(finished_run), "photos", "--query", "a.png", "-o", "/nowhere/b.png"], "is no folder"),

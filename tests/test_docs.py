@@ -19,7 +19,7 @@ import tyro
 from PIL import Image
 
 import manyviews as mv
-from manyviews.cli import COMMANDS
+from manyviews.cli.commands import COMMANDS
 from manyviews.cli.evaluate import evaluate_command
 from manyviews.cli.reproduce import reproduce_command
 from manyviews.cli.train import train_command

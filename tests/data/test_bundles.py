@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
+from PIL import Image
 
 from manyviews.cli.data import show_data
 from manyviews.data import DatasetError, DatasetWarning, load_dataset, suspicious
@@ -229,12 +230,16 @@ def test_a_pickle_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> N
             load_dataset(tmp_path / "a.pkl")
 
 
-def test_shared_lists_in_a_pickle_are_unpacked_once(tmp_path: Path) -> None:
+def test_shared_lists_in_a_pickle_are_counted_as_often_as_they_are_held(tmp_path: Path) -> None:
     held: list = [1]
     for _ in range(60):  # 2^60 lists if each were unpacked wherever it is held
         held = [held, held]
     (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": {"text": TEXT, "audio": AUDIO, "deep": held}}))
-    assert len(load_dataset(tmp_path / "a.pkl")["train"]) == 6
+    with pytest.raises(DatasetError, match=r"a\.pkl, of .* bytes, would take more than"):
+        load_dataset(tmp_path / "a.pkl")
+    part = {"text": [TEXT[0].tolist()] * 6, "audio": AUDIO}
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps({"train": part, "test": part}))
+    assert len(load_dataset(tmp_path / "a.pkl")["test"]) == 6
 
 
 def test_pickles_that_are_not_as_they_should_be_are_named(tmp_path: Path) -> None:
@@ -263,7 +268,8 @@ def test_emotions_of_merbench_are_classes(tmp_path: Path) -> None:
     for number, name in enumerate("abcd"):
         np.save(tmp_path / "features" / "bert-UTT" / f"{name}.npy", AUDIO[number])
     emotions = {"a": {"emo": "happy", "val": -10}, "b": {"emo": "angry", "val": -10}}
-    corpora = {"train": emotions, "test1": {"c": {"emo": "happy"}}, "test2": {"d": {"emo": "angry"}}}
+    # The first by name is taken, wherever it stands in the file.
+    corpora = {"train": emotions, "test2": {"d": {"emo": "angry"}}, "test1": {"c": {"emo": "happy"}}}
     arrays = {f"{split}_corpus": np.array(corpus, dtype=object) for split, corpus in corpora.items()}
     np.savez(tmp_path / "label-6way.npz", **arrays)
     with pytest.warns(DatasetWarning, match=r"test2_corpus\.npy of .* is not read"):
@@ -430,3 +436,40 @@ def test_ids_in_two_splits_look_odd(tmp_path: Path) -> None:
     ids = np.array(list("abcdef"))
     path = saved(tmp_path, text_train=TEXT, id_train=ids, text_test=TEXT, id_test=ids[::-1])
     assert suspicious(load_dataset(path)) == ["6 ids are in both train and test: a, b, c, d, e"]
+
+
+def test_an_absent_sequence_does_not_count_as_one_step(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    text = padded(TEXT, np.maximum(LENGTHS, 3))
+    text[2] = np.nan
+    show_data(str(saved(tmp_path, text_train=text, audio_train=AUDIO)))
+    assert "3 to 5, median" in capsys.readouterr().out
+
+
+def test_a_split_that_the_file_does_not_have_is_said(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    views = np.empty((1, 2), dtype=object)
+    views[0] = [np.arange(20.0)[:, None], np.arange(20.0)[:, None]]
+    scipy.io.savemat(tmp_path / "a.mat", {"X": views, "Y": np.arange(20)[:, None] // 10})
+    show_data(str(tmp_path / "a.mat"))
+    said = capsys.readouterr().out
+    assert said.startswith("a\nsplits: the file has none; of each class every fifth instance is taken for testing\n")
+    data = load_dataset(tmp_path / "a.mat")
+    assert data["test"].ids == ("4", "9", "14", "19")
+    assert data["train"].ids[:5] == ("0", "1", "2", "3", "5")
+
+
+def test_sizes_of_images_are_shown_and_tiny_ones_look_odd(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for number, size in enumerate([(1, 1), (40, 30), (10, 60)]):
+        Image.new("RGB", size).save(tmp_path / f"{number}.png")
+    show_data(str(tmp_path))
+    said = capsys.readouterr().out
+    assert "images on disk of 1 x 1 to 30 x 40" in said
+    assert f"1 of 3 images of train have a side of less than 8 pixels, such as {tmp_path}/0.png (1 x 1)" in said
+
+
+def test_a_folder_of_links_names_the_flag_that_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    Image.new("RGB", (9, 9)).save(tmp_path / "a.png")
+    (tmp_path / "links" / "a.png").symlink_to(tmp_path / "a.png")
+    with pytest.raises(DatasetError, match="--follow-links"):
+        load_dataset(tmp_path / "links")
+    assert len(load_dataset(tmp_path / "links", follow_links=True)["train"]) == 1

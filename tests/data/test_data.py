@@ -29,7 +29,6 @@ from manyviews.data import (
     DatasetError,
     ImageFiles,
     Split,
-    arrays,
     cifar,
     download,
     files,
@@ -42,6 +41,7 @@ from manyviews.export import Pictures
 from manyviews.training import RECIPES, Config, EvaluationConfig
 from manyviews.training.assess import evaluation_name
 from manyviews.training.setup import located
+from manyviews.utils import budget
 from manyviews.views import MultiCrop, SimCLRPolicy, ViewBatches, batches
 
 REAL_CIFAR = Path(os.environ.get("MANYVIEWS_TEST_CIFAR", "nowhere"))
@@ -423,7 +423,7 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) 
     ran = tmp_path / "ran"
     hostile = pickle.dumps({b"data": Command(ran)}, protocol=protocol)
     with pytest.raises(DatasetError, match=r"it asks for .*system\. Nothing of it was run"):
-        load_numpy_pickle(io.BytesIO(hostile), "evil")
+        load_numpy_pickle(io.BytesIO(hostile), "evil", 1000)
     assert not ran.exists()
 
 
@@ -432,7 +432,7 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) 
 )
 def test_broken_and_tricky_pickles_are_refused(content: bytes) -> None:
     with pytest.raises(DatasetError, match="evil"):
-        load_numpy_pickle(io.BytesIO(content), "evil")
+        load_numpy_pickle(io.BytesIO(content), "evil", 1000)
 
 
 @pytest.mark.parametrize(
@@ -443,10 +443,10 @@ def test_a_pickle_cannot_change_what_reads_it(name: str, attribute: str) -> None
     module, called = name.split()
     state = f"(N}}V{attribute}\n(Vlatin1\ntst"  # (None, {attribute: ("latin1",)}), set by `b`
     with pytest.raises(DatasetError, match="evil"):
-        load_numpy_pickle(io.BytesIO(f"c{module}\n{called}\n{state}b.".encode()), "evil")
+        load_numpy_pickle(io.BytesIO(f"c{module}\n{called}\n{state}b.".encode()), "evil", 1000)
     assert pickles._encoded.__defaults__ is None
     assert pickles._Array.value is None
-    assert pickles._NumpyOnly(io.BytesIO(b"c_codecs\nencode\n(Va\nVlatin1\ntR.")).load() == b"a"
+    assert load_numpy_pickle(io.BytesIO(b"c_codecs\nencode\n(Va\nVlatin1\ntR."), "good", 1000) == b"a"
 
 
 class Forged:
@@ -482,13 +482,13 @@ POINTER = struct.pack("<Q", 0x4141414141414141)
 def test_forged_arrays_are_refused_not_followed(held: object) -> None:
     hostile = pickle.dumps({b"data": [held, held]}, protocol=2)
     with pytest.raises(DatasetError, match="evil is not a pickle of numpy arrays"):
-        load_numpy_pickle(io.BytesIO(hostile), "evil")
+        load_numpy_pickle(io.BytesIO(hostile), "evil", 1000)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_pickles_of_arrays_are_read(protocol: int) -> None:
     held = {b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), b"labels": [1, 2], b"x": np.float64(2.5), b"n": b"ab"}
-    read = load_numpy_pickle(io.BytesIO(pickle.dumps(held, protocol=protocol)), "good")
+    read = load_numpy_pickle(io.BytesIO(pickle.dumps(held, protocol=protocol)), "good", 1000)
     assert read[b"labels"] == [1, 2]
     assert np.array_equal(read[b"data"], held[b"data"])
     assert read[b"x"] == 2.5
@@ -499,7 +499,7 @@ def test_pickles_of_arrays_are_read(protocol: int) -> None:
         np.ones(2) > 0,
     ]
     for array, again in zip(
-        more, load_numpy_pickle(io.BytesIO(pickle.dumps(more, protocol=protocol)), "good"), strict=True
+        more, load_numpy_pickle(io.BytesIO(pickle.dumps(more, protocol=protocol)), "good", 1000), strict=True
     ):
         assert np.array_equal(array, again)
         assert array.dtype == again.dtype
@@ -721,9 +721,9 @@ def test_arrays_that_are_not_images(tmp_path: Path, held: dict, message: str) ->
 
 
 def test_an_array_file_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 64, 64, 3), np.uint8))
-    monkeypatch.setattr(arrays, "MOST_BYTES", 10_000)
-    with pytest.raises(DatasetError, match="unpacks to"):
+    np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
+    monkeypatch.setattr(budget, "MIN_BUDGET_BYTES", 10_000)
+    with pytest.raises(DatasetError, match="would take more than"):
         load_dataset(tmp_path / "a.npz")
 
 

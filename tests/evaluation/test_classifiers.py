@@ -1,13 +1,23 @@
 """kNN against a slow vote; the probe against scikit-learn's logistic regression."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, QuantileRegressor
 
-from manyviews.evaluation import few_labels, knn_classify, linear_probe, linear_regression_probe, retrieval
+import manyviews as mv
+from manyviews.evaluation import (
+    choose_k,
+    few_labels,
+    knn_classify,
+    linear_probe,
+    linear_regression_probe,
+    retrieval,
+    score_knn,
+)
 from manyviews.evaluation.probe import STRENGTHS
 
 
@@ -47,9 +57,46 @@ def test_of_equally_near_neighbours_the_first_vote(columns: int, monkeypatch: py
         assert knn_classify(train, labels, torch.tensor([[2.0, 0.0]]), k=3, classes=3).item() == first % 3
 
 
+@pytest.mark.parametrize(
+    ("class_size", "name", "classes", "k"),
+    [
+        (48, "leaves", "abc", 4),
+        (5, "leaves", "abc", 1),
+        (9000, "leaves", "abc", 200),
+        (500, "cifar100", "abc", 200),
+        (500, "leaves", "abc", 50),
+        (1300, "pictures", ("n01440764", "n01443537", "n01484850"), 200),
+        (100, "cifar10", "abc", 10),  # a part of it, such as the bank of a training
+    ],
+)
+def test_k_follows_the_size_of_classes_or_the_paper(class_size: int, name: str, classes: Sequence[str], k: int) -> None:
+    labels = torch.arange(3).repeat(class_size)
+    data = mv.Dataset(name, {}, tuple(classes))
+    assert choose_k(labels, data) == k
+    assert choose_k(labels, data, k=7) == 7
+    assert choose_k(labels, data, k=10**6) == len(labels)
+
+
+def test_k_does_not_reverse_the_order_of_representations_of_small_classes() -> None:
+    """Of digits, 48 a class, one representation is the better one to its nearest neighbor, but not to 200 of them."""
+    digits = mv.load_dataset("digits")
+    train, test = digits["train"], digits["test"]
+    index = torch.cat([(train.labels == label).nonzero()[:48, 0] for label in range(10)])
+
+    def scores(k: int | None) -> list[float]:
+        rows = [(train.modalities[name][index], test.modalities[name]) for name in ("profiles", "gradients")]
+        return [score_knn(h, train.labels[index], queries, test.labels, digits, k)["knn"] for h, queries in rows]
+
+    assert choose_k(train.labels[index], digits) == 4
+    (nearest, other), (voted, voted_other), (many, many_other) = scores(1), scores(None), scores(200)
+    assert nearest > other + 0.03
+    assert voted > voted_other + 0.03
+    assert many < many_other - 0.03
+
+
 def test_knn_with_a_class_that_nobody_has_and_equal_votes() -> None:
     train = torch.eye(2)
-    assert knn_classify(train, torch.tensor([3, 1]), torch.ones(1, 2), classes=6).tolist() == [1]
+    assert knn_classify(train, torch.tensor([3, 1]), torch.ones(1, 2), k=2, classes=6).tolist() == [1]
 
 
 def test_probe_is_scikit_learns_logistic_regression() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from manyviews.experiments import EXPERIMENTS, Cell, Options, paper, reproduce
 from manyviews.experiments.cells import run_spec
-from manyviews.experiments.claims import best, does_not_grow, grows, steadier, steady
+from manyviews.experiments.claims import T95, best, does_not_grow, grows, steadier, steady
 from manyviews.experiments.estimate import seconds_of
 from manyviews.experiments.grids import RATES
 from manyviews.experiments.launch import Launch
@@ -56,6 +57,9 @@ def test_the_papers_scale_is_the_papers_recipe() -> None:
     assert objectives == {"pwe-infonce", "avg-infonce", "pvc", "mv-infonce", "mv-dhel"}
     released = {cell.config.objective for cell in cells_of("table1", Options(scale="smoke", released=True))}
     assert released == {"pwe-ntxent", "avg-ntxent", "pvc", "mv-infonce", "mv-dhel"}
+    for name in ("table1", "multimodal"):
+        for cell in cells_of(name, Options(limit=500)):
+            assert (cell.config.limit, cell.config.limit_order, cell.config.held_out) == (500, "first", 0)
     fixed = cells_of("fixed-batch", Options(scale="paper"))
     assert {cell.config.views * cell.config.instances for cell in fixed if cell.config.views in (2, 4, 8)} == {256}
 
@@ -155,7 +159,7 @@ def test_cells_run_once_in_whatever_process_and_failures_stop_no_other(
 
     failed = here([good, bad, other, good])
     assert list(failed) == [bad.name]
-    assert "ConfigError: a batch of 1000 instances is larger than the 64" in failed[bad.name]
+    assert "ConfigError: a batch of 1000 is larger than the 64 instances" in failed[bad.name]
     assert said[0] == "0 of 3 cells are done, 3 to go"
     assert [cell.state(here.folder) for cell in (good, other, bad)] == ["done", "done", "to do"]
     assert "resuming at step 1" in (here.folder / other.name / "log.txt").read_text()
@@ -207,6 +211,17 @@ def test_time_is_estimated_from_a_step() -> None:
     assert seconds_of([longer])[longer.name] > 20 * found[cells[0].name]
 
 
+def test_time_is_estimated_of_the_images_that_training_would_read(tmp_path: Path) -> None:
+    folder = folder_of_images(tmp_path / "images", count=40)
+    (folder / "a" / "broken.png").write_bytes(b"no image")
+    (cell,) = small_cells(1)
+    careless = dataclasses.replace(cell, config=dataclasses.replace(cell.config, data=str(folder), limit=None))
+    strict = dataclasses.replace(careless, config=dataclasses.replace(careless.config, strict=True))
+    with pytest.warns(UserWarning, match="broken"):
+        assert seconds_of([careless])[careless.name] > 0
+    assert "broken.png" in str(seconds_of([strict])[strict.name])
+
+
 def fake(folder: Path, cells: list[Cell], linear: dict[str, float]) -> None:
     """Evaluations as if they had been run."""
     for cell in cells:
@@ -238,7 +253,8 @@ def test_tables_hold_means_deviations_and_the_papers_figures(tmp_path: Path) -> 
     assert "Scale paper; manyviews" in text
     assert "objectives as in the authors' released code" in text
     assert "| mv-dhel has a better linear probe than pwe, avg, pvc, mv-infonce (data cifar10, views 4) | held |" in text
-    assert "| linear probe gets better with more views (cifar10, pwe) | not held | 2: 51.0, 3: 51.0, 4: 51.0 |" in text
+    undecided = "undecided | difference +0.00, margin 0.10 (95% over 3 seeds) | 2: 51.0, 3: 51.0, 4: 51.0 |"
+    assert f"| linear probe gets better with more views (cifar10, pwe) | {undecided}" in text
     latex = (tmp_path / "out" / "table1.tex").read_text()
     assert r"cifar10 & mv-dhel & 56.0 $\pm$ 1.0 (87.4) &" in latex
     assert latex.startswith("% Scale paper; manyviews")
@@ -281,26 +297,79 @@ def test_figures_that_are_withheld_are_said_to_be(changes: dict, withheld: bool,
     assert outcome.setting in (tmp_path / "table1.md").read_text()
 
 
-def test_claims_say_what_held() -> None:
-    results = Results(
+def results_of(**places: list[list[float]]) -> Results:
+    """Linear probes of objectives at 2, 4, ... views: a list for each number of views, a value for each seed."""
+    return Results(
         {
-            (("objective", "a"), ("views", 2)): {"linear": [50.0], "uniformity": [0.3]},
-            (("objective", "a"), ("views", 4)): {"linear": [52.0, 54.0], "uniformity": [0.2]},
-            (("objective", "b"), ("views", 2)): {"linear": [51.0], "uniformity": [0.5]},
-            (("objective", "b"), ("views", 4)): {},
+            (("objective", name), ("views", 2 * number)): {
+                "linear": {seed: [value] for seed, value in enumerate(values)}
+            }
+            if values
+            else {}
+            for name, columns in places.items()
+            for number, values in enumerate(columns, 1)
         }
     )
-    assert best(results, "linear", "a", ["b"], views=2).held is False
-    assert best(results, "uniformity", "a", ["b"], views=2).held is True  # less is better
-    assert best(results, "linear", "a", ["b"], views=4).verdict == "not asked"
+
+
+def test_one_seed_decides_only_beyond_the_stated_margin() -> None:
+    results = results_of(a=[[50.0], [53.0], [49.0]], b=[[51.0], [50.0]], c=[[50.0], []])
+    claim = best(results, "linear", "a", ["b"], views=4)
+    assert (claim.verdict, claim.numbers) == ("held", "a 53.0, b 50.0")
+    assert claim.basis == "difference to b +3.00, margin 2.00 (one seed: the metric's minimum)"
+    assert best(results, "linear", "b", ["a"], views=4).verdict == "not held"
+    assert best(results, "linear", "a", ["b"], views=2).verdict == "undecided"
+    assert best(results, "linear", "b", ["a"], views=2).verdict == "undecided"
+    for missing in (best(results, "linear", "c", ["a"], views=4), grows(results, "linear", "views", objective="c")):
+        assert (missing.verdict, missing.basis) == ("not asked", "")
     claim = grows(results, "linear", "views", objective="a")
-    assert (claim.held, claim.numbers) == (True, "2: 50.0, 4: 53.0")
-    assert grows(results, "uniformity", "views", objective="a").held is True
-    assert grows(results, "linear", "views", objective="b").held is None
-    assert does_not_grow(results, "linear", "views", objective="a").held is False
-    assert steadier(results, "uniformity", "views", "a", ["b"]).held is None  # b has no value at 4
-    assert steady(results, "linear", "views", 1.0, objective="a").held is False
-    assert steady(results, "linear", "views", 3.0, objective="a").held is True
+    assert (claim.verdict, claim.numbers) == ("undecided", "2: 50.0, 4: 53.0, 6: 49.0")
+    assert "difference -1.00" in claim.basis
+    assert "difference +1.00" in does_not_grow(results, "linear", "views", objective="a").basis
+    two = results_of(a=[[50.0], [53.0]], b=[[51.0], [50.5]])
+    assert grows(two, "linear", "views", objective="a").verdict == "held"
+    assert does_not_grow(two, "linear", "views", objective="a").verdict == "not held"
+    assert steadier(two, "linear", "views", "b", ["a"]).verdict == "held"
+    assert steadier(two, "linear", "views", "a", ["b"]).verdict == "not held"
+    assert steady(two, "linear", "views", 0.5, objective="a").verdict == "not held"
+    assert steady(two, "linear", "views", 1.0, objective="b").verdict == "undecided"
+    assert steady(two, "linear", "views", 3.0, objective="b").verdict == "held"
+
+
+def test_seeds_are_compared_in_pairs_with_the_interval_of_their_differences() -> None:
+    # Seeds differ by far more than the objectives, which differ alike on every seed.
+    results = results_of(a=[[50.0, 60.0, 70.0]], b=[[49.0, 58.9, 69.1]], c=[[52.0, 57.0, 68.0]])
+    claim = best(results, "linear", "a", ["b"], views=2)
+    differences = np.array([1.0, 1.1, 0.9])
+    margin = stats.t.ppf(0.975, 2) * stats.sem(differences)
+    assert claim.verdict == "held"
+    assert claim.basis == f"difference to b +1.00, margin {margin:.2f} (95% over 3 seeds)"
+    claim = best(results, "linear", "a", ["b", "c"], views=2)  # the one that leaves it open is named
+    assert (claim.verdict, claim.basis[:24]) == ("undecided", "difference to c +1.00, m")
+    assert best(results, "linear", "b", ["a", "c"], views=2).verdict == "not held"
+    # A seed that failed for one of them pairs with none.
+    del results.values[("objective", "a"), ("views", 2)]["linear"][2]
+    assert "95% over 2 seeds" in best(results, "linear", "a", ["b"], views=2).basis
+
+
+@pytest.mark.parametrize("count", range(2, 15))
+def test_the_margin_is_never_narrower_than_students_interval(count: int) -> None:
+    exact = stats.t.ppf(0.975, count - 1)
+    table = T95[min(count - 2, len(T95) - 1)]
+    assert table >= exact - 6e-4
+    assert table < 1.1 * exact
+
+
+def test_equal_values_are_not_a_difference_whatever_rounding_says() -> None:
+    results = results_of(a=[[0.1 + 0.2, 0.7]], b=[[0.3, 0.7]])
+    assert best(results, "linear", "a", ["b"], views=2).verdict == "undecided"
+
+
+def test_less_is_better_where_it_is() -> None:
+    place = {name: (("objective", name), ("views", 2)) for name in "ab"}
+    results = Results({place["a"]: {"mae": {0: [0.3, 0.5]}}, place["b"]: {"mae": {0: [0.5, 0.7]}}})
+    assert best(results, "mae", "a", ["b"], views=2).verdict == "held"
+    assert best(results, "mae", "b", ["a"], views=2).verdict == "not held"
 
 
 def test_the_learning_rate_is_chosen_on_the_validation_split_alone(tmp_path: Path) -> None:
@@ -392,8 +461,64 @@ def test_objectives_are_chosen_by_the_names_of_the_table_or_by_ours() -> None:
 
 
 def test_a_table_is_not_replaced_when_nothing_could_be_run(tmp_path: Path) -> None:
-    (tmp_path / "table1.md").write_text("precious")
     options = Options(scale="smoke", data=("nowhere",), views=(2,), objectives=("mv-dhel",))
+    precious = f"precious\nMade by `{options.format_command('table1')}`."
+    (tmp_path / "table1.md").write_text(precious)
     with pytest.raises(ConfigError, match=r"no cell of table1 could be run, and nothing was written; .*nowhere"):
         reproduce("table1", options, Launch(tmp_path / "runs", say=lambda _: None), tmp_path)
-    assert (tmp_path / "table1.md").read_text() == "precious"
+    assert (tmp_path / "table1.md").read_text() == precious
+
+
+def test_a_table_of_other_options_stays(tmp_path: Path) -> None:
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    options = Options(views=(2,), seeds=2, objectives=("pwe", "mv-dhel"))
+    fake(runs, cells_of("fixed-batch", options), SCORES)
+
+    def made(options: Options, **flags: bool) -> Path:
+        outcome = reproduce("fixed-batch", options, Launch(runs, say=lambda _: None), out, **flags)
+        return next(path for path in outcome.files if path.suffix == ".md")
+
+    text = made(options).read_text()
+    assert "Made by `manyviews reproduce fixed-batch --seeds 2 --objectives pwe mv-dhel --views 2`." in text
+    assert "% Made by `manyviews reproduce fixed-batch --seeds 2" in (out / "fixed-batch.tex").read_text()
+    made(options)  # the same once more
+    before = {path: path.read_bytes() for path in out.iterdir()}
+    for changes in ({"seeds": 1}, {"objectives": ("pwe",)}, {"views": ()}, {"limit": 100}, {"scale": "smoke"}):
+        other = dataclasses.replace(options, **changes)
+        with pytest.raises(ConfigError, match=r"stays\. Made by `manyviews reproduce fixed-batch --seeds 2 .*--overwr"):
+            made(other)
+    assert before == {path: path.read_bytes() for path in out.iterdir()}
+    assert (
+        "Made by `manyviews reproduce fixed-batch --objectives pwe mv-dhel --views 2`."
+        in made(dataclasses.replace(options, seeds=1), overwrite=True).read_text()
+    )
+    for path in out.iterdir():
+        path.unlink()
+    (out / "principles.csv").write_text("precious")
+    with pytest.raises(ConfigError, match=r"principles.csv is of other settings .* Its settings are not known"):
+        reproduce("principles", Options(), Launch(runs), out)
+
+
+def test_a_table_that_another_process_has_written_meanwhile_stays(tmp_path: Path) -> None:
+    options = Options(views=(2,), objectives=("mv-dhel",))
+
+    class Slow(Launch):
+        def __call__(self, cells: list[Cell]) -> dict[str, str]:
+            fake(self.folder, cells, SCORES)
+            (tmp_path / "table1.md").write_text("Made by `manyviews reproduce table1 --seeds 5`.")
+            return {}
+
+    with pytest.raises(ConfigError, match=r"table1\.md is of other settings"):
+        reproduce("table1", options, Slow(tmp_path / "runs"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["table1.md"]
+
+
+def test_smoke_judges_nothing(tmp_path: Path) -> None:
+    options = Options(scale="smoke", views=(2,))
+    fake(tmp_path / "runs", cells_of("table1", options), SCORES)
+    for name, given in (("table1", options), ("principles", SMOKE)):
+        outcome = reproduce(name, given, Launch(tmp_path / "runs", say=lambda _: None), tmp_path)
+        assert outcome.claims == ()
+        text = (tmp_path / f"{name}.md").read_text()
+        assert "Smoke runs decide nothing: no claim of the paper is judged." in text
+        assert "held" not in text

@@ -9,8 +9,8 @@ from torch.nn.functional import normalize
 
 import manyviews as mv
 from manyviews.data import DatasetError
+from manyviews.data.files import walk_images
 from manyviews.export import Pictures, nearest, query_of
-from manyviews.export.pictures import listed
 from manyviews.models import ImageEncoder, get_encoder
 from manyviews.views import plain
 from manyviews.views.plain import plain_files
@@ -56,13 +56,13 @@ def test_links_are_taken_inside_the_folder_alone(tmp_path: Path) -> None:
     (inside / "away.png").symlink_to(outside / "000.png")
     (inside / "round").symlink_to(inside, target_is_directory=True)
     left_out: list[str] = []
-    found = [Path(path).name for path in listed(inside, left_out.append)]
+    found = [Path(path).name for path in walk_images(inside, left_out.append)]
     assert found == ["000.png", "001.png", "own.png"]
     assert [line.split("/")[-1] for line in left_out] == [
-        "away.png is a link out of the folder (--follow-links takes it)",
+        "away.png is a link out of the folder (follow_links or --follow-links takes it)",
         "round is a link to a folder, which is not followed",
     ]
-    assert "away.png" in [Path(path).name for path in listed(inside, left_out.append, follow_links=True)]
+    assert "away.png" in [Path(path).name for path in walk_images(inside, left_out.append, follow_links=True)]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
@@ -71,7 +71,7 @@ def test_what_is_no_file_is_left_out(tmp_path: Path) -> None:
     folder_of_images(tmp_path, count=1, labelled=False)
     os.mkfifo(tmp_path / "pipe.png")
     left_out: list[str] = []
-    assert [Path(path).name for path in listed(tmp_path, left_out.append)] == ["000.png"]
+    assert [Path(path).name for path in walk_images(tmp_path, left_out.append)] == ["000.png"]
     assert left_out == [f"{tmp_path}/pipe.png is no file"]
 
 
@@ -86,7 +86,7 @@ def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "scandir", guarded)
     left_out: list[str] = []
-    assert [Path(path).name for path in listed(tmp_path, left_out.append)] == ["000.png", "002.png"]
+    assert [Path(path).name for path in walk_images(tmp_path, left_out.append)] == ["000.png", "002.png"]
     assert left_out == [f"{tmp_path}/b cannot be listed: [Errno 13] Permission denied"]
 
 

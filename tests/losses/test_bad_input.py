@@ -7,6 +7,7 @@ import torch
 
 import manyviews as mv
 from manyviews.losses import Gaussian, InverseMultiquadric, Logarithmic, Riesz, audit
+from tests.losses.by_name import get_loss
 
 GOOD = torch.randn(6, 3, 4, generator=torch.Generator().manual_seed(0))
 
@@ -35,7 +36,13 @@ def broken(instance: int, view: int, value: float) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["mv-dhel", "pwe-ntxent", "siglip", "kcl", "supcon"])
 def test_bad_embeddings(z: torch.Tensor, message: str, name: str) -> None:
     with pytest.raises(ValueError, match=message):
-        mv.get_objective(name)(z)
+        get_loss(name)(z)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int64, torch.complex64])
+def test_embeddings_of_another_dtype(dtype: torch.dtype) -> None:
+    with pytest.raises(TypeError, match=rf"float16, .*float64, got {dtype}: call .float\(\)"):
+        mv.MVDHEL()(GOOD.to(dtype))
 
 
 @pytest.mark.parametrize("z", [GOOD.long(), GOOD.to(torch.complex64), GOOD.numpy(), None])
@@ -128,6 +135,7 @@ def test_bad_temperature(temperature: float) -> None:
     [
         (lambda: mv.get_objective("mv-dhell"), "no objective 'mv-dhell': did you mean mv-dhel"),
         (lambda: mv.get_objective(""), "There are infonce, "),
+        (lambda: mv.get_objective("SimCLR"), r"did you mean ntxent\?"),
         (lambda: mv.MVDHEL(torch.ones(2)), "one number"),
         (lambda: mv.MVDHEL(torch.tensor(0.5), learnable=True), "parameter"),
         (lambda: mv.MVDHEL(reduction="sum"), "reduction must be one of mean, none, got 'sum'"),
@@ -188,10 +196,15 @@ def test_bad_labels(labels: torch.Tensor, error: type, message: str) -> None:
         mv.SupCon()(GOOD, labels=labels)
 
 
-def test_supcon_with_labels_needs_the_gaussian_kernel() -> None:
+def test_supcon_needs_the_gaussian_kernel() -> None:
     with pytest.raises(ValueError, match="Gaussian"):
-        mv.SupCon(kernel=InverseMultiquadric())(GOOD, labels=torch.arange(6))
+        mv.SupCon(kernel=InverseMultiquadric())
     mv.SupCon(kernel=Gaussian())(GOOD, labels=torch.arange(6))
+
+
+def test_supcon_without_labels_names_ntxent() -> None:
+    with pytest.raises(ValueError, match=r"labels=labels.*ntxent"):
+        mv.SupCon()(GOOD)
 
 
 def test_a_subclass_without_formula_says_so() -> None:

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyviews import DHEL, MVDHEL, PVC, Objective, get_objective
+from manyviews import DHEL, MVDHEL, PVC, Objective
 from manyviews.losses import OBJECTIVES
+from tests.losses.by_name import get_loss
 
 ANY_VIEWS = [name for name in OBJECTIVES if name not in ("infonce", "dhel")]
 
@@ -44,7 +45,7 @@ def assert_same(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> Non
 @settings(max_examples=100, deadline=None)
 def test_permuting_instances_changes_nothing(batch: tuple, random: object) -> None:
     name, z, present, temperature = batch
-    objective = get_objective(name, temperature=temperature)
+    objective = get_loss(name, temperature=temperature)
     order = list(range(len(z)))
     random.shuffle(order)  # type: ignore[attr-defined]
     loss, gradient = value_and_gradient(objective, z, present)
@@ -58,8 +59,8 @@ def test_permuting_views_changes_nothing(batch: tuple, random: object) -> None:
     order = list(range(z.shape[1]))
     random.shuffle(order)  # type: ignore[attr-defined]
     moved = {"anchor": order.index(0)} if name == "anchored" else {}
-    objective = get_objective(name, temperature=temperature)
-    permuted = get_objective(name, temperature=temperature, **moved)
+    objective = get_loss(name, temperature=temperature)
+    permuted = get_loss(name, temperature=temperature, **moved)
     loss, gradient = value_and_gradient(objective, z, present)
     assert_same((loss, gradient[:, order]), value_and_gradient(permuted, z[:, order], present[:, order]))
 
@@ -68,7 +69,7 @@ def test_permuting_views_changes_nothing(batch: tuple, random: object) -> None:
 @settings(max_examples=60, deadline=None)
 def test_an_all_true_mask_changes_nothing(batch: tuple) -> None:
     name, z, present, temperature = batch
-    objective = get_objective(name, temperature=temperature)
+    objective = get_loss(name, temperature=temperature)
     assert_same(value_and_gradient(objective, z), value_and_gradient(objective, z, torch.ones_like(present)))
 
 
@@ -77,7 +78,7 @@ def test_an_all_true_mask_changes_nothing(batch: tuple) -> None:
 def test_a_fully_absent_instance_is_as_if_not_there(batch: tuple, place: int) -> None:
     name, z, present, temperature = batch
     place %= len(z) + 1
-    objective = get_objective(name, temperature=temperature)
+    objective = get_loss(name, temperature=temperature)
     more = torch.cat([z[:place], torch.full_like(z[:1], torch.nan), z[place:]])
     mask = torch.cat([present[:place], torch.zeros_like(present[:1]), present[place:]])
     loss, gradient = value_and_gradient(objective, more, mask)
@@ -92,7 +93,7 @@ def test_a_fully_absent_instance_is_as_if_not_there(batch: tuple, place: int) ->
 @settings(max_examples=60, deadline=None)
 def test_absent_views_neither_matter_nor_get_a_gradient(batch: tuple) -> None:
     name, z, present, temperature = batch
-    objective = get_objective(name, temperature=temperature)
+    objective = get_loss(name, temperature=temperature)
     garbage = z.masked_fill(~present[:, :, None], torch.nan)
     loss, gradient = value_and_gradient(objective, garbage, present)
     assert_same((loss, gradient), value_and_gradient(objective, z, present))
@@ -103,7 +104,7 @@ def test_absent_views_neither_matter_nor_get_a_gradient(batch: tuple) -> None:
 @settings(max_examples=40, deadline=None)
 def test_lengths_of_embeddings_do_not_matter(batch: tuple) -> None:
     name, z, present, temperature = batch
-    objective = get_objective(name, temperature=temperature)
+    objective = get_loss(name, temperature=temperature)
     lengths = torch.linspace(0.1, 30, z[..., 0].numel(), dtype=z.dtype).view(z.shape[:2])[:, :, None]
     loss, gradient = value_and_gradient(objective, z * lengths, present)
     assert_same(value_and_gradient(objective, z, present), (loss, gradient * lengths))
@@ -116,16 +117,16 @@ def test_multi_view_objectives_of_two_views_are_the_known_ones(batch: tuple) -> 
     dhel = value_and_gradient(DHEL(temperature), z, present)
     mv_dhel, gradient = value_and_gradient(MVDHEL(temperature), z, present)
     assert_same(dhel, (mv_dhel + torch.log(torch.tensor(2.0, dtype=z.dtype)), gradient))
-    ntxent = value_and_gradient(get_objective("ntxent", temperature=temperature), z, present)
+    ntxent = value_and_gradient(get_loss("ntxent", temperature=temperature), z, present)
     for same in (PVC(temperature), PVC(temperature, arithmetic=True)):
         assert_same(ntxent, value_and_gradient(same, z, present))
-    assert_same(ntxent, value_and_gradient(get_objective("pwe-ntxent", temperature=temperature), z, present))
-    infonce = value_and_gradient(get_objective("infonce", temperature=temperature), z, present)
+    assert_same(ntxent, value_and_gradient(get_loss("pwe-ntxent", temperature=temperature), z, present))
+    infonce = value_and_gradient(get_loss("infonce", temperature=temperature), z, present)
     for name in ("mv-cl1", "pwe-infonce", "anchored"):
-        assert_same(infonce, value_and_gradient(get_objective(name, temperature=temperature), z, present))
+        assert_same(infonce, value_and_gradient(get_loss(name, temperature=temperature), z, present))
     # The mean of the other view is that view; with a mask, a mean is there only beside its own view.
     for pair in ("infonce", "ntxent", "dhel"):
-        two_views, averaged = (get_objective(n, temperature=temperature) for n in (pair, f"avg-{pair}"))
+        two_views, averaged = (get_loss(n, temperature=temperature) for n in (pair, f"avg-{pair}"))
         assert_same(value_and_gradient(two_views, z), value_and_gradient(averaged, z))
 
 
@@ -136,9 +137,9 @@ def test_temperature_learns_its_exact_gradient(name: str) -> None:
     options = {"learnable": False} if name == "siglip" else {}
 
     def loss(temperature: torch.Tensor) -> torch.Tensor:
-        return get_objective(name, temperature=temperature, **options)(z)
+        return get_loss(name, temperature=temperature, **options)(z)
 
     assert torch.autograd.gradcheck(loss, torch.tensor(0.3, dtype=torch.float64, requires_grad=True))
-    learned = get_objective(name, temperature=0.3, learnable=True).double()
+    learned = get_loss(name, temperature=0.3, learnable=True).double()
     learned(z).backward()
     assert float(learned.log_temperature.grad) != 0

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from manyviews import get_objective
 from manyviews.losses import OBJECTIVES
+from tests.losses.by_name import get_loss
 
 ANY_VIEWS = [name for name in OBJECTIVES if name not in ("infonce", "dhel")]
 
@@ -32,7 +32,7 @@ def spread(M: int, N: int, d: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", ANY_VIEWS)
 def test_finite_at_the_extremes(name: str, temperature: float, make: object) -> None:
     z = make(12, 8, 16).clone().requires_grad_()  # type: ignore[operator]
-    loss = get_objective(name, temperature=temperature)(z)
+    loss = get_loss(name, temperature=temperature)(z)
     assert loss.isfinite()
     assert torch.autograd.grad(loss, z)[0].isfinite().all()
 
@@ -42,7 +42,7 @@ def test_finite_at_the_extremes(name: str, temperature: float, make: object) -> 
 @pytest.mark.parametrize("name", ["mv-infonce", "mv-dhel", "pvc"])
 def test_finite_for_a_large_batch_of_eight_views(name: str, temperature: float, make: object) -> None:
     z = make(1024, 8, 16).clone().requires_grad_()  # type: ignore[operator]
-    loss = get_objective(name, temperature=temperature)(z)
+    loss = get_loss(name, temperature=temperature)(z)
     assert loss.isfinite()
     assert torch.autograd.grad(loss, z)[0].isfinite().all()
 
@@ -54,7 +54,7 @@ def test_autocast_computes_in_float32(name: str, temperature: float, dtype: torc
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(8, 8)
     x = torch.randn(32, 3, 8, generator=generator)
-    objective = get_objective(name, temperature=temperature)
+    objective = get_loss(name, temperature=temperature)
     with torch.autocast("cpu", dtype=dtype):
         z = layer(x)
         assert z.dtype == dtype
@@ -66,13 +66,25 @@ def test_autocast_computes_in_float32(name: str, temperature: float, dtype: torc
         torch.testing.assert_close(loss, objective(z.float()))
 
 
+@pytest.mark.parametrize("implementation", ["dense", "tiled"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_backward_inside_autocast_gives_the_gradient_of_outside(name: str, implementation: str) -> None:
+    objective = get_loss(name, learnable=True, implementation=implementation)
+    z = spread(32, int(min(3, objective.most_views)), 16).requires_grad_()
+    leaves = [z, *objective.parameters()]
+    outside = torch.autograd.grad(objective(z), leaves)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = torch.autograd.grad(objective(z), leaves)
+    torch.testing.assert_close(inside, outside, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("make", [collapsed, identical_instances, opposite])
 @pytest.mark.parametrize("name", ANY_VIEWS)
 def test_autocast_is_finite_at_the_extremes(name: str, make: object, dtype: torch.dtype) -> None:
     z = make(12, 8, 16).to(dtype).requires_grad_()  # type: ignore[operator]
     with torch.autocast("cpu", dtype=dtype):
-        loss = get_objective(name, temperature=0.005)(z)
+        loss = get_loss(name, temperature=0.005)(z)
         loss.backward()
     assert loss.isfinite()
     assert z.grad.isfinite().all()
@@ -83,7 +95,7 @@ def test_autocast_is_finite_at_the_extremes(name: str, make: object, dtype: torc
 def test_half_precision_loss_is_close_to_float32(name: str, dtype: torch.dtype) -> None:
     z = spread(64, 4, 32)
     exact, rounded = z.clone().requires_grad_(), z.to(dtype).requires_grad_()
-    losses = [get_objective(name)(x) for x in (exact, rounded)]
+    losses = [get_loss(name)(x) for x in (exact, rounded)]
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-2, atol=1e-2)
     gradients = [torch.autograd.grad(loss, x)[0].float() for loss, x in zip(losses, (exact, rounded), strict=True)]
     assert (gradients[1] - gradients[0]).norm() < 0.02 * gradients[0].norm()
@@ -94,8 +106,8 @@ def test_both_ways_of_exponentiation_agree_where_they_meet(temperature: float) -
     """Around this temperature the tiled energies change from one shared exponential to running maxima."""
     z = spread(50, 3, 8)
     for name in ("pvc", "mv-dhel"):
-        fast = get_objective(name, temperature=temperature)(z)
-        exact = get_objective(name, temperature=temperature, implementation="dense")(z.double())
+        fast = get_loss(name, temperature=temperature)(z)
+        exact = get_loss(name, temperature=temperature, implementation="dense")(z.double())
         torch.testing.assert_close(fast.double(), exact, rtol=1e-5, atol=1e-5)
 
 
@@ -106,7 +118,7 @@ def test_cuda_equals_cpu(name: str) -> None:
     present = torch.rand(64, 4) < 0.8
     results = []
     for device in ("cpu", "cuda"):
-        loss = get_objective(name).to(device)(z.to(device), present.to(device))
+        loss = get_loss(name).to(device)(z.to(device), present.to(device))
         results.append((loss.cpu(), torch.autograd.grad(loss, z)[0]))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -113,6 +113,14 @@ def differing(rank: int, world: int) -> list[str]:
         message(lambda: get_objective("supcon")(z, labels=labels if rank else None)),
         message(lambda: get_objective("supcon")(z, labels=labels.int() if rank else labels)),
     ]
+    said += [
+        message(lambda: get_objective("pvc", temperature=0.5 + 0.1 * rank)(z)),
+        message(lambda: get_objective("pvc" if rank else "mv-dhel")(z)),
+        message(lambda: get_objective("kcl", gamma=16.0 + rank)(z)),
+        message(lambda: get_objective("pvc", implementation="dense" if rank else "tiled")(z)),
+        message(lambda: get_objective("pvc", kernel=InverseMultiquadric(c=1.0 + rank))(z)),
+        message(lambda: get_objective("supcon")(z)),
+    ]
     broken = get_objective("pvc", temperature=torch.nn.Parameter(torch.tensor(0.5)))
     with torch.no_grad():
         broken.temperature.fill_(torch.nan if rank else 0.5)
@@ -123,11 +131,14 @@ def test_ranks_that_differ_get_an_error_not_a_hang(tmp_path: Path) -> None:
     first, second = on_ranks(2, differing, tmp_path)
     for said in (first, second):
         assert "another dtype" in said[0]
-        assert "requires_grad" in said[1]
-        assert "labels otherwise" in said[2]
-        assert "labels otherwise" in said[3]
-    assert first[4] == "rank 1 was given bad input (its own error says what)"
-    assert "temperature must be" in second[4]
+        assert "another requires_grad" in said[1]
+        assert "other labels" in said[2]
+        assert "other labels" in said[3]
+        assert "another temperature" in said[4]
+        assert all("another loss, or other options of it, on rank" in text for text in said[5:9])
+        assert "SupCon needs labels" in said[9]
+    assert first[10] == "rank 1 was given bad input (its own error says what)"
+    assert "temperature must be" in second[10]
 
 
 def message(work: Callable[[], object]) -> str:

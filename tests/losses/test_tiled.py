@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyviews.losses import OBJECTIVES, InverseMultiquadric, get_objective, tiled
+from manyviews.losses import OBJECTIVES, InverseMultiquadric, tiled
 from manyviews.losses.affinity import dense_energies
 from manyviews.losses.tiled import plan, tiled_energies
+from tests.losses.by_name import get_loss
 
 
 @st.composite
@@ -113,7 +114,7 @@ def test_tiled_objective_equals_dense(name: str, temperature: float, masked: boo
     present = torch.rand(40, views, generator=generator) < 0.7 if masked else None
     results = []
     for implementation in ("dense", "tiled"):
-        objective = get_objective(
+        objective = get_loss(
             name, temperature=temperature, learnable=True, implementation=implementation, reduction="none"
         ).double()
         each = objective(z, present)
@@ -127,7 +128,7 @@ def test_tiled_objective_equals_dense(name: str, temperature: float, masked: boo
 def test_other_kernels_are_tiled_too() -> None:
     z = torch.randn(30, 3, 8, dtype=torch.float64, requires_grad=True)
     losses = [
-        get_objective("mv-infonce", kernel=InverseMultiquadric(), implementation=implementation)(z)
+        get_loss("mv-infonce", kernel=InverseMultiquadric(), implementation=implementation)(z)
         for implementation in ("dense", "tiled")
     ]
     torch.testing.assert_close(*losses)
@@ -136,7 +137,7 @@ def test_other_kernels_are_tiled_too() -> None:
 
 def test_backward_may_run_twice_and_frees_what_it_kept() -> None:
     z = torch.randn(20, 3, 8, requires_grad=True)
-    loss = get_objective("pvc")(z)
+    loss = get_loss("pvc")(z)
     (first,) = torch.autograd.grad(loss, z, retain_graph=True)
     (second,) = torch.autograd.grad(loss, z)
     assert torch.equal(first, second)
@@ -161,8 +162,8 @@ def test_gradient_of_tiled_sums_of_any_function_is_the_numerical_one(logarithmic
 def test_batches_just_over_a_tile(instances: int) -> None:
     z = torch.randn(instances, 2, 8, generator=torch.Generator().manual_seed(0), requires_grad=True)
     for name in ("pvc", "mv-dhel"):
-        exact = get_objective(name, implementation="dense")(z.double())
-        fast = get_objective(name)(z)
+        exact = get_loss(name, implementation="dense")(z.double())
+        fast = get_loss(name)(z)
         torch.testing.assert_close(fast.double(), exact, rtol=1e-5, atol=1e-5)
         a, b = (torch.autograd.grad(loss, z)[0] for loss in (exact, fast))
         torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-7)

@@ -152,7 +152,9 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     ((views, _),) = ModalityBatches(split, NAMES)(0, [torch.arange(5)])
     with pytest.raises(ValueError, match="audio must have 4 features, as in training, got 3"):
         embedder([views[0], views[1][:, :3], *views[2:]])
-    with pytest.raises(ValueError, match="a batch must hold text, audio, video, image, lengths and presence"):
+    with pytest.raises(
+        ValueError, match="a batch must be a list of the rows of text, audio, video, image, their lengths"
+    ):
         embedder(views[1:])
     with pytest.raises(DatasetError, match="there is no modality 'speech', only text, audio"):
         ModalityBatches(split, ("speech",))

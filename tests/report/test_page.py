@@ -13,6 +13,7 @@ from manyviews.data import load_dataset
 from manyviews.report import write_report
 from manyviews.report.account import accounts
 from manyviews.report.again import again, changed_fields
+from manyviews.report.curves import curves
 from manyviews.report.map import map_of
 from manyviews.report.seen import see
 from manyviews.report.sheets import neighbour_sheet, view_sheet
@@ -101,7 +102,9 @@ def test_everything_a_run_has_to_show_is_shown(image_run: Path, modal_run: Path,
         assert words in said, words
     titles = [attributes["aria-label"] or "" for attributes in page.all("svg") if "aria-label" in attributes]
     for name in ("Loss", "kNN", "Alignment", "Uniformity", "Rank", "RankMe", "Representations h", "Embeddings z"):
-        assert any(title.startswith(f"{name} over") for title in titles), name
+        monitored = name in ("kNN", "Alignment", "Uniformity", "Rank", "RankMe")
+        assert any(title.startswith(f"{name}{', some trained on' * monitored} over") for title in titles), name
+    assert "Of held-out instances; in modal-run of instances that are trained on, not of new ones." in said
     assert sum(title.startswith("Map of the representations") for title in titles) == 2
     for attributes in page.all("svg"):
         assert attributes.get("aria-label") or attributes.get("aria-hidden") == "true"
@@ -249,6 +252,37 @@ def test_runs_side_by_side_have_names_of_their_own(image_run: Path, tmp_path: Pa
     assert [row.number for row in table.rows] == [0, 1, 2]
     scores = json.loads((image_run / "evaluation.json").read_text())["scores"]["trained encoder"]
     assert table.rows[0].cells[2].text == f"{scores['knn']:.1%}"
+    assert table.rows[0].cells[2].small == f"k = {scores['knn_k']}"
+
+
+def test_every_knn_has_its_k_and_a_better_baseline_is_said(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
+    found = json.loads((image_run / "evaluation.json").read_text())
+    said = "the trained encoder is worse than pixels: linear probe 10.0% against 20.0% on 1,000 instances"
+    run = changed(image_run, tmp_path / "other", better_baselines=[said])
+    text = page_of(run, modal_run, to=tmp_path / "report.html").text
+    assert f"kNN (k = {found['scores']['trained encoder']['knn_k']})" in text
+    assert text.count(said) == 2  # in the comparison of runs, and under the run's scores
+    assert f"other: {said}." in text
+    used = {str(row["knn_k"]) for path in (run, modal_run) for row in Run.open(path).metrics if "knn_k" in row}
+    assert f"By representations. k = {', '.join(sorted(used))}." in text
+    assert "raw features of sequences, chosen on 16 instances that are not tested: text (" in text
+    (run / "evaluation.json").unlink()
+    table = comparison(accounts([run]))
+    assert table.rows[0].cells[2].text.endswith("%*")
+    assert table.rows[0].cells[2].small == "k = 1"
+
+
+def test_an_evaluation_of_version_0_1_has_no_k(image_run: Path, tmp_path: Path) -> None:
+    scores = json.loads((image_run / "evaluation.json").read_text())["scores"]
+    for score in scores.values():
+        del score["knn_k"]
+    run = changed(image_run, tmp_path / "old", scores=scores)
+    found = json.loads((run / "evaluation.json").read_text())
+    del found["better_baselines"]
+    (run / "evaluation.json").write_text(json.dumps(found))
+    text = page_of(run, to=tmp_path / "report.html").text
+    assert "kNN (k" not in text
+    assert "not as this version writes it" not in text
 
 
 def test_points_of_a_map_are_told_by_their_own_labels(image_run: Path) -> None:
@@ -318,3 +352,18 @@ def test_a_temperature_is_a_change_of_the_recipe_only_if_it_is_not_the_objective
     own = Config(objective="siglip")
     assert changed_fields(own.settled(), RECIPES["photos"]) == ["objective"]
     assert changed_fields(Config(temperature=0.1, learnable=True), RECIPES["photos"]) == ["temperature", "learnable"]
+
+
+def test_curves_say_of_which_instances_they_are(image_run: Path, modal_run: Path) -> None:
+    for runs, ending, note in (
+        ([image_run], "", "Of held-out instances."),
+        ([modal_run], ", trained-on instances", "Of instances that are trained on, not of new ones."),
+        ([image_run, modal_run], ", some trained on", "Of held-out instances; in modal-run of instances that are"),
+    ):
+        figures = {figure.title: figure.note for figure in curves(accounts(runs))[0]}
+        assert set(figures) == {
+            "Loss",
+            *(f"{name}{ending}" for name in ("kNN", "Alignment", "Uniformity", "Rank", "RankMe")),
+        }
+        assert note in figures[f"kNN{ending}"]
+        assert "instances" not in figures["Loss"]

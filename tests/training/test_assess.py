@@ -11,10 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import manyviews as mv
+from manyviews.cli.evaluate import show_scores
 from manyviews.evaluation import few_labels, knn_classify, linear_probe, rankme, spectrum, wasserstein_uniformity
 from manyviews.models import EncoderError
 from manyviews.training import ConfigError, EvaluationConfig, Run, evaluate, load_encoder, train
 from manyviews.training.assess import evaluation_name
+from manyviews.training.compare import find_better_baselines
 from manyviews.training.images import policy_of
 from manyviews.training.setup import device_of
 from manyviews.views import plain_views
@@ -44,6 +46,7 @@ def test_scores_are_those_of_the_functions(run: Path) -> None:
     h, queries = encoder(photos["train"].images), encoder(photos["test"].images)
     labels, answers = photos["train"].labels, photos["test"].labels
     score = found["scores"]["trained encoder"]
+    assert [one["knn_k"] for one in found["scores"].values()] == [25, 25, 25]  # a tenth of 250 a class
     assert score["knn"] == (knn_classify(h, labels, queries) == answers).double().mean().item()
     assert score["linear"] == pytest.approx(linear_probe(h, labels, classes=10).accuracy(queries, answers), abs=0.003)
     few = [few_labels(labels, 0.02, seed) for seed in range(3)]
@@ -52,6 +55,38 @@ def test_scores_are_those_of_the_functions(run: Path) -> None:
     pixels = plain_views(photos["train"].images, 16).flatten(1), plain_views(photos["test"].images, 16).flatten(1)
     guess = knn_classify(pixels[0], labels, pixels[1])
     assert found["scores"]["pixels"]["knn"] == (guess == answers).double().mean().item()
+
+
+def test_k_of_knn_is_the_flags_or_the_runs_or_the_rules(run: Path, tmp_path: Path) -> None:
+    def k(how: EvaluationConfig, data: str | Path | None = None) -> int:
+        return evaluate(run, how=how, data=data)["scores"]["trained encoder"]["knn_k"]
+
+    few = EvaluationConfig(few=(), baselines=False)
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("knn_k: null", "knn_k: 7"))
+    assert k(few) == 7
+    assert k(dataclasses.replace(few, knn_k=3)) == 3
+    assert k(dataclasses.replace(few, knn_k=10**6)) == 2500
+    assert k(few, folder_of_images(tmp_path / "images", count=100)) == 2  # other data, 26 or 27 a class
+
+
+def test_a_baseline_that_is_better_is_said_in_words(run: Path, capsys: pytest.CaptureFixture) -> None:
+    found = evaluate(run, how=EvaluationConfig(few=(0.1,)))
+    pixels, trained = (found["scores"][name] for name in ("pixels", "trained encoder"))
+    assert pixels["linear"] > trained["linear"]  # it was trained on 80 photos
+    (line,) = [line for line in found["better_baselines"] if "worse than pixels" in line]
+    said = (
+        f"the trained encoder is worse than pixels: linear probe {trained['linear']:.1%} against {pixels['linear']:.1%}"
+    )
+    assert line.startswith(said)
+    assert line.endswith(" on 1,000 instances")
+    show_scores(found)
+    shown = capsys.readouterr().out
+    assert f"note: {line}\n" in shown
+    assert "kNN (k = 25)" in shown
+    assert "photos: 1,000 test instances, labels of 2,500; probe lbfgs; few labels drawn 3 times\n" in shown
+    better = {"pixels": {"linear": 0.1, "knn": 0.9}, "trained encoder": {"linear": 0.1, "knn": 0.9}}
+    assert find_better_baselines({"scores": better, "test_instances": 9}) == []
 
 
 def test_geometry_is_of_views_as_in_training(run: Path) -> None:
@@ -135,6 +170,7 @@ def test_the_sgd_probe_has_the_papers_settings(run: Path, monkeypatch: pytest.Mo
     [
         (EvaluationConfig(augment=True), "for the probe sgd"),
         (EvaluationConfig(epochs=3), "for the probe sgd"),
+        (EvaluationConfig(knn_k=0), "knn_k must be >= 1, got 0"),
         (EvaluationConfig(few=(0.1, 1.0)), "shares of the labels between 0 and 1, got 1.0"),
         (EvaluationConfig(probe="sgd", epochs=0), "epochs, batch_size and learning_rate must be > 0"),
     ],

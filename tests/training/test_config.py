@@ -83,8 +83,8 @@ def test_a_recipe_from_a_file_changes_what_it_names(tmp_path: Path) -> None:
         ("loggers: tensorboard", "loggers in .* must be a list of one of tensorboard"),
         ("learnable: 1", "learnable in .* must be true or false or none, got 1"),
         ("- 1", "must have lines like `views: 4`"),
-        ("a: [", "is no YAML"),
-        ("!!python/object/apply:os.system [ls]", "is no YAML"),
+        ("a: [", "is not YAML"),
+        ("!!python/object/apply:os.system [ls]", "is not YAML"),
     ],
 )
 def test_a_bad_recipe_file_is_explained(text: str, message: str, tmp_path: Path) -> None:
@@ -130,6 +130,7 @@ def test_unknown_recipes() -> None:
         ({"epochs": 0}, "epochs must be a number >= 1"),
         ({"micro_batch": 0}, "micro_batch must be a number >= 1"),
         ({"keep": 0}, "keep must be a number >= 1"),
+        ({"knn_k": 0}, "knn_k must be a number >= 1"),
         ({"held_out": 1}, "held_out must be 0, or at least 2"),
         ({"momentum": 1.5}, "momentum must be < 1"),
         ({"momentum": float("nan")}, "momentum must be a number >= 0"),

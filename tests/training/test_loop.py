@@ -3,12 +3,15 @@
 import dataclasses
 import math
 import os
+import resource
 import shutil
 import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import manyviews as mv
 from manyviews.evaluation import represent
 from manyviews.training import Config, ConfigError, DivergedError, InterruptedTraining, Run, learning_rate, train
+from manyviews.training.checkpoints import save_checkpoint
 from manyviews.training.files import claimed
 from manyviews.training.images import ImageSource, policy_of
 from manyviews.training.journal import Journal
 from manyviews.training.loop import Training
 from manyviews.training.setup import built, fitted, launched
-from manyviews.training.source import apart, collapsed
+from manyviews.training.source import apart, collapsed, load_data
 from manyviews.views import batches, plain_views
 from tests.training.small import assert_same_run, folder_of_images, last_checkpoint, small, tensors
 
@@ -40,6 +44,7 @@ def test_a_run_leaves_everything_behind_and_its_encoder_loads(tmp_path: Path) ->
     assert [row["epoch"] for row in run.metrics] == [0] * 5 + [1] * 5 + [2] * 5
     assert [row["learning_rate"] for row in run.metrics] == [learning_rate(s, 15, 2, 0.5 * 16 / 256) for s in range(15)]
     assert [row["step"] for row in run.metrics if "knn" in row] == [4, 8, 12, 15]
+    assert {row["knn_k"] for row in run.metrics if "knn" in row} == {1}  # a tenth of 8 in a class
     assert run.metrics[-1]["loss"] < run.metrics[0]["loss"]
 
     encoder, embedder = Run.open(run.path).encoder, Run.open(run.path).embedder
@@ -56,6 +61,7 @@ def test_a_run_leaves_everything_behind_and_its_encoder_loads(tmp_path: Path) ->
     assert (run.evaluation["source"], run.evaluation["manyviews"]) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
     assert "step 15/15" in log
+    assert log.count("  knn_k 1  ") == 4
     assert "instances/s" in log
 
 
@@ -65,8 +71,8 @@ def test_the_loop_is_the_plain_loop(tmp_path: Path) -> None:
     run = train(config, output=tmp_path / "run", quiet=True)
 
     config = run.config
-    photos = mv.load_dataset("photos")
-    images = photos["train"].images[: config.limit]
+    photos = load_data(config)
+    images = photos["train"].images
     trained, _, _ = apart(len(images), config.seed, config.held_out)
     embedder, objective = built(config, photos)
     weights = [p for p in embedder.parameters() if p.dim() > 1]
@@ -182,6 +188,30 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, number: int = signal
         return learn(self, views, index)
 
     monkeypatch.setattr(Training, "step", step)
+
+
+def test_a_terminal_that_closes_stops_a_run_in_good_order_but_not_under_nohup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 3, signal.SIGHUP)
+    with pytest.raises(InterruptedTraining, match="stopped at step 3 of 5, all saved") as stopped:
+        train(small(epochs=1), output=tmp_path / "run", quiet=True)
+    assert stopped.value.exit_code == 129
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(small(epochs=1), output=tmp_path / "other", quiet=True).finished
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_stop_at_the_last_step_writes_the_encoder_and_evaluates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_after(monkeypatch, 5)
+    with pytest.raises(InterruptedTraining, match="its encoder is written; stopped before it was evaluated"):
+        train(small(epochs=1, probe=True), output=tmp_path / "run", quiet=True)
+    assert Run.open(tmp_path / "run").finished
 
 
 def test_a_second_signal_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,9 +346,121 @@ def test_a_full_disk_does_not_end_a_run(
     run = train(small(), output=tmp_path / "run")
     assert_same_run(whole.path, run.path)
     said = capsys.readouterr().err
-    assert "cannot save a checkpoint at step 6: the metrics up to here are not on the disk; going on" in said
+    assert "cannot save a checkpoint at step 6: [Errno 28] No space left on device" in said
     assert "[Errno 28] No space left on device" in said
     assert "rows wait until there is room" in said
+
+
+def test_the_last_checkpoint_is_written_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(small(), output=tmp_path / "whole", quiet=True)
+    failures = [OSError(28, "No space left on device")] * 2
+
+    def save(folder: Path, step: int, state: dict, keep: int) -> None:
+        if step == 15 and failures:
+            raise failures.pop()
+        save_checkpoint(folder, step, state, keep)
+
+    monkeypatch.setattr("manyviews.training.loop.save_checkpoint", save)
+    run = train(small(), output=tmp_path / "run", quiet=True)
+    assert not failures
+    assert_same_run(whole.path, run.path)
+
+
+def limit_file_size(size: int) -> None:
+    """Let no file of this process grow beyond so many bytes; -1 for no limit."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def full_at_the_end(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> None:
+    """Let nothing larger than 4 KB be written from the last save on; `meanwhile` is called when that is waited for."""
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        if self.step_number == self.steps - 1:
+            limit_file_size(4096)
+        return learn(self, views, index)
+
+    monkeypatch.setattr(Training, "step", step)
+    monkeypatch.setattr("manyviews.training.loop.sleep", lambda _: meanwhile())
+
+
+def test_a_full_disk_at_the_end_loses_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    whole = train(small(), output=tmp_path / "whole", quiet=True)
+    waits = []
+
+    def make_room() -> None:
+        assert [path.name[:13] for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000014"]
+        waits.append(1)
+        if len(waits) == 3:
+            limit_file_size(-1)
+
+    full_at_the_end(monkeypatch, make_room)
+    try:
+        run = train(small(), output=tmp_path / "run")
+    finally:
+        limit_file_size(-1)
+    assert len(waits) == 3
+    assert_same_run(whole.path, run.path)
+    said = capsys.readouterr().err
+    assert said.count("is written as soon as there is room") == 1
+    assert f"File too large: '{run.path}/head.safetensors'" in said
+    assert f"manyviews train --resume {run.path}" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_waiting_for_room_ends_when_told_so(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    with monkeypatch.context() as patch:
+        full_at_the_end(patch, lambda: signal.raise_signal(number))
+        try:
+            with pytest.raises(InterruptedTraining, match=r"no room .* at step 14\. Go on with") as stopped:
+                train(small(), output=tmp_path / "run", quiet=True)
+        finally:
+            limit_file_size(-1)
+    assert stopped.value.exit_code == 128 + number
+    assert "The result stays in memory" in capsys.readouterr().err
+    assert train(resume=tmp_path / "run", quiet=True).finished
+
+
+def test_metrics_that_are_deleted_are_written_again_and_checkpoints_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(small(), output=tmp_path / "whole", quiet=True)
+    learn = Training.step
+
+    def step(self: Training, views: Tensor, index: Tensor) -> dict:
+        if self.step_number == 5:
+            (self.run.path / "metrics.csv").unlink()
+        if self.step_number == 9:
+            (self.run.path / "metrics.csv").write_text("")
+        return learn(self, views, index)
+
+    monkeypatch.setattr(Training, "step", step)
+    run = train(small(), output=tmp_path / "run", quiet=True)
+    assert_same_run(whole.path, run.path)
+    assert "cannot" not in (run.path / "log.txt").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("stream", ["full", "closed", "none"])
+def test_progress_that_cannot_be_shown_does_not_end_a_run(
+    stream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = Path("/dev/full").open("w")  # noqa: SIM115 (closed below)
+    if stream == "closed":
+        file.close()
+    monkeypatch.setattr(sys, "stderr", None if stream == "none" else file)
+    monkeypatch.setattr("manyviews.training.journal.PLAIN_SECONDS", 0)
+    run = train(small(epochs=1), output=tmp_path / "run")
+    monkeypatch.undo()
+    assert "step 5/5" in (run.path / "log.txt").read_text()
+    with suppress(OSError):  # what it could not get rid of
+        file.close()
 
 
 def test_resuming_with_another_result_in_mind_is_refused(tmp_path: Path) -> None:
@@ -450,6 +592,21 @@ def test_an_evaluation_that_fails_costs_no_encoder_and_can_be_made_later(
     assert run.finished
     assert "not evaluated: no memory" in (run.path / "log.txt").read_text()
     assert train(resume=run.path, quiet=True).evaluation is not None
+    (run.path / "evaluation.json").unlink()
+
+    def lost(*_: object) -> None:
+        raise RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")
+
+    def terminated(*_: object) -> None:
+        stop = KeyboardInterrupt()
+        stop.exit_code = 143
+        raise stop
+
+    for evaluation, kind in ((lost, ChildProcessError), (terminated, InterruptedTraining)):
+        monkeypatch.setattr("manyviews.training.loop.evaluated", evaluation)
+        with pytest.raises(kind, match=f"Go on with: manyviews train --resume {run.path}") as stopped:
+            train(resume=run.path, quiet=True)
+    assert stopped.value.exit_code == 143
     (run.path / "evaluation.json").write_text("{")
     with pytest.raises(ConfigError, match=r"evaluation\.json is damaged"):
         _ = run.evaluation
@@ -492,7 +649,7 @@ def test_what_cannot_be_trained_is_said_before_anything_is_made(tmp_path: Path) 
     file = tmp_path / "file"
     file.write_text("x")
     for changes, options, message in (
-        ({"batch_size": 96}, {}, "a batch of 96 instances is larger than the 80 of photos to train on .16 of 96"),
+        ({"batch_size": 96}, {}, "a batch of 96 is larger than the 80 instances of photos to train on .16 of 96"),
         ({"views": 1}, {}, "views must be >= 2"),
         ({"data": "photo"}, {}, "no data set 'photo': did you mean photos"),
         ({"encoder": "resnet19", "width": None}, {}, "no encoder 'resnet19'"),
@@ -530,7 +687,7 @@ def test_sizes_and_stems_follow_the_images() -> None:
     large = fitted(Config(encoder="resnet18", size=128), photos, 1)
     assert (large.stem, large.strength, large.blur) == ("imagenet", 1.0, 0.5)
     with pytest.raises(ConfigError, match="128 instances does not divide among 3 ranks"):
-        fitted(Config(), photos, 3)
+        fitted(Config(batch_size=128), photos, 3)
 
 
 def test_collapse_is_said_loudly(
@@ -562,7 +719,7 @@ def test_what_is_watched_tells_a_collapsed_model_from_a_healthy_one() -> None:
 def test_no_step_makes_anything_larger_than_views_and_activations(tmp_path: Path) -> None:
     """1024 x 4 rows have an affinity matrix of 17 million numbers: more than all their pixels."""
     config = small(limit=1024, held_out=0, batch_size=1024, views=4, size=32, objective="mv-infonce")
-    photos = mv.load_dataset("photos")
+    photos = load_data(config)
     config = fitted(config, photos, 1)
     run = Run.create(tmp_path / "run", config, overwrite=False)
     training = Training(

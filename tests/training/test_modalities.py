@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import normalize
 
 import manyviews as mv
+from manyviews.cli.evaluate import show_scores
 from manyviews.data import DatasetWarning
 from manyviews.evaluation import (
     alignment,
@@ -21,9 +22,10 @@ from manyviews.evaluation import (
     sentiment_metrics,
     uniformity,
 )
-from manyviews.evaluation.modalities import mean_embedding
+from manyviews.evaluation.modalities import SUMMARIES, count_flattened_steps, mean_embedding, raw_features
 from manyviews.models.modalities import known_steps
 from manyviews.training import Config, ConfigError, EvaluationConfig, InterruptedTraining, Run, evaluate, train
+from manyviews.training.compare import find_better_baselines
 from manyviews.training.modalities import contrasted, learned_from
 from manyviews.training.optimisers import learning_rate
 from manyviews.training.setup import built, fitted
@@ -221,6 +223,7 @@ def test_scores_are_those_of_the_functions(run: Run, gaps: str) -> None:
     assert scores["majority"]["linear"] == (answers == labels.mode().values).double().mean().item()
     guess = knn_classify(h, labels, queries, classes=3)
     assert scores["trained encoder"]["knn"] == (guess == answers).double().mean().item()
+    assert scores["trained encoder"]["knn_k"] == 2  # a tenth of 80 / 3
     probe = linear_probe(h, labels, classes=3)
     assert scores["trained encoder"]["linear"] == pytest.approx(probe.accuracy(queries, answers), abs=0.03)
 
@@ -249,6 +252,97 @@ def test_scores_are_those_of_the_functions(run: Run, gaps: str) -> None:
     probe = linear_probe(mean, labels, classes=3)
     test = (normalize(asked, dim=2) * present[..., None]).sum(1) / present.sum(1, keepdim=True)
     assert scores["mean embedding"]["linear"] == pytest.approx(probe.accuracy(test, answers), abs=0.03)
+
+
+def test_raw_features_are_of_the_steps_that_are_there() -> None:
+    """The slow twin: one sequence at a time, cut to its length."""
+    generator = torch.Generator().manual_seed(0)
+    rows, lengths = torch.randn(40, 50, 3, generator=generator), torch.randint(1, 51, (40,), generator=generator)
+    rows[torch.arange(50) >= lengths[:, None]] = 0
+    present = torch.rand(40, generator=generator) > 0.2
+    rows[~present] = 0
+    split = mv.data.Split({"text": rows}, None, {"text": lengths}, {"text": present})
+    slow = {
+        "mean": lambda x: x.mean(0),
+        "mean and deviation": lambda x: torch.cat([x.mean(0), x.std(0, correction=0)]),
+        "min and max": lambda x: torch.cat([x.min(0).values, x.max(0).values]),
+        "flattened": lambda x: torch.cat([x[int((step + 0.5) * len(x) / 32)] for step in range(32)]),
+    }
+    assert tuple(slow) == SUMMARIES
+    for name, summary in slow.items():
+        expected = torch.stack([summary(x[:length]) for x, length in zip(rows, lengths, strict=True)])
+        known = expected[present]
+        expected = (expected - known.mean(0)) / known.std(0, correction=0).clamp_min(1e-6)
+        (found,) = raw_features(split, ["text"], split, {"text": name})
+        assert not found[~present].any()
+        torch.testing.assert_close(found[present], expected[present], atol=1e-4, rtol=1e-4)
+    whole = mv.data.Split({"text": rows[:, :20]})
+    flat = rows[:, :20].flatten(1)
+    (found,) = raw_features(whole, ["text"], whole, {"text": "flattened"})  # short enough to keep every step
+    torch.testing.assert_close(found, (flat - flat.mean(0)) / flat.std(0, correction=0), atol=1e-4, rtol=1e-4)
+    wide = mv.data.Split({"text": torch.zeros(2, 40, 500)})
+    assert count_flattened_steps(wide, "text") == 4
+
+
+def ordered_bundle(path: Path, splits: tuple[str, ...], labels: str = "classes") -> str:
+    """The order of the steps of text is the label, their spread that of audio, and video is noise: no mean has it."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for split in splits:
+        label = generator.integers(0, 2, 150)
+        signs, scale = np.array([1, -1])[label], np.array([1, 3])[label]
+        text = signs[:, None, None] * np.linspace(-1, 1, 6)[:, None] + 0.3 * generator.normal(size=(150, 6, 2))
+        audio = scale[:, None, None] * generator.normal(size=(150, 9, 2))
+        arrays |= {f"{split}/text": text, f"{split}/audio": audio, f"{split}/video": generator.normal(size=(150, 4))}
+        arrays[f"{split}/label"] = label if labels == "classes" else signs + 0.1 * generator.normal(size=150)
+    np.savez(path, **arrays)
+    return str(path)
+
+
+@pytest.mark.parametrize("labels", ["classes", "quantities"])
+def test_the_summary_of_raw_features_is_chosen_on_instances_that_are_not_tested(
+    labels: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = ordered_bundle(tmp_path / "ordered.npz", ("train", "valid", "test"), labels)
+    run = train(modal(data, epochs=1, probe=True), output=tmp_path / "run", quiet=True)
+    found = run.evaluation
+    assert found["raw_features"]["text"] == "flattened at 6 steps"
+    assert found["raw_features"]["audio"] in ("mean and deviation", "min and max")
+    assert list(found["raw_features"]) == ["text", "audio"]
+    (note,) = found["notes"]
+    assert note.startswith("raw features of sequences, chosen on 150 instances that are not tested: text (flattened")
+    raw = found["subsets"]["text"]["scores"]["raw"]
+    assert raw["accuracy"] > 0.95 if labels == "classes" else raw["MAE"] < 0.3
+    (line,) = [line for line in found["better_baselines"] if "worse than raw features" in line]
+    assert "kNN (k = 7)" in line if labels == "classes" else "MAE" in line
+    show_scores(found)
+    shown = capsys.readouterr().out
+    assert f"note: {note}\n" in shown
+    assert f"note: {line}\n" in shown
+    assert line in (run.path / "log.txt").read_text()
+
+    # The validation split is not looked at if it is what is tested: a part of the training split stands for it.
+    how = EvaluationConfig(few=(), split="valid", subsets=False)
+    assert "chosen on 30 instances" in evaluate(run, how=how)["notes"][0]
+    monkeypatch.setattr("manyviews.training.assess_modalities.raw_features", None)
+    assert evaluate(run, how=dataclasses.replace(how, baselines=False))["raw_features"] == {}
+
+
+def test_a_modality_that_is_better_alone_is_said_in_words(run: Run) -> None:
+    found = evaluate(run, how=EvaluationConfig(few=()))
+    h, (queries, _, present) = (encoded(run, mv.load_dataset(run.config.data), split) for split in ("train", "test"))
+    data = mv.load_dataset(run.config.data)
+    probe = linear_probe(h[0], data["train"].labels, classes=3)
+    asked = present[:, 1]
+    audio = found["subsets"]["audio"]
+    assert audio["instances"] == int(asked.sum()) < 40
+    expected = probe.accuracy(queries[asked], data["test"].labels[asked])
+    assert audio["fused"]["accuracy"] == pytest.approx(expected, abs=0.03)
+
+    audio["fused"]["accuracy"], audio["scores"]["own"]["accuracy"], audio["scores"]["raw"]["accuracy"] = 0.5, 0.6, 0.4
+    lines = [line for line in find_better_baselines(found) if "audio alone" in line]
+    said = "all modalities together are worse than audio alone (own probe): accuracy 50.0% against 60.0%"
+    assert lines == [f"{said} on {audio['instances']} instances"]
 
 
 def test_dropping_a_modality_is_testing_on_data_that_lacks_it(run: Run, gaps: str, tmp_path: Path) -> None:
@@ -343,7 +437,7 @@ def test_digits_have_four_views(tmp_path: Path) -> None:
     config = dataclasses.replace(mv.get_recipe("multimodal"), epochs=1, threads=1, probe=False)
     run = train(config, output=tmp_path / "run", quiet=True)
     assert run.config.modalities == ("pixels", "fourier", "profiles", "gradients")
-    assert (run.config.views, len(run.metrics)) == (4, 11)
+    assert (run.config.views, run.config.held_out, len(run.metrics)) == (4, 143, 10)
 
 
 def test_a_changed_bundle_is_found_out(gaps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,6 +517,15 @@ def test_labels_that_were_trained_on_score_nothing(gaps: str, tmp_path: Path) ->
     assert contrastive.evaluation["test_instances"] == 16  # whose labels it has not seen
     other = evaluate(tmp_path / "supervised", data=gaps, how=EvaluationConfig(few=(), subsets=False))
     assert "its own layer" not in other["scores"]  # other data may have other labels
+
+
+def test_other_data_may_have_fewer_instances_than_were_held_out(gaps: str, tmp_path: Path) -> None:
+    run = train(modal(gaps, held_out=40, epochs=1), output=tmp_path / "run", quiet=True)
+    assert "40 held-out instances: " in (run.path / "log.txt").read_text()
+    np.savez(tmp_path / "few.npz", **{key: array[:30] for key, array in arrays_of(gaps).items()})
+    found = evaluate(run, data=tmp_path / "few.npz", how=EvaluationConfig(few=(), subsets=False))
+    assert (found["train_instances"], found["test_instances"]) == (30, 30)
+    assert "untrained encoder" in found["scores"]
 
 
 def test_what_is_held_out_decides_nothing(gaps: str) -> None:

@@ -1,13 +1,15 @@
 """What the commands share: kinds of arguments, and what is said once, on the first rank."""
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+
+from manyviews.utils.stderr import print_stderr
+from manyviews.utils.text import escape_control_characters
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -40,6 +42,12 @@ def unasked(summary: str) -> Callable[..., None]:
     return command
 
 
+def print_lines(*lines: object) -> None:
+    """Print lines in which control characters are escaped: names of files and classes are a stranger's."""
+    for line in lines:
+        print(escape_control_characters(line), flush=True)
+
+
 def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
     """A table of texts, taken to the letter: names of data and modalities are a stranger's.
 
@@ -49,10 +57,12 @@ def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str 
     from rich.table import Table
     from rich.text import Text
 
-    table, console, texts = Table(title=None if title is None else Text(title)), Console(), list(rows)
+    texts = [[escape_control_characters(cell) for cell in row] for row in rows]
+    table, console = Table(title=None if title is None else Text(escape_control_characters(title))), Console()
     for place, name in enumerate(header):
+        shown = "\n".join(map(escape_control_characters, name.split("\n")))
         numbers = all(row[place][:1] in "0123456789+-" for row in texts)
-        table.add_column(Text(name), justify="right" if place and numbers else "left")
+        table.add_column(Text(shown), justify="right" if place and numbers else "left")
     for row in texts:
         table.add_row(*(Text(cell) for cell in row))
     wide = console.options.update(max_width=500)
@@ -66,4 +76,4 @@ def first_rank() -> bool:
 
 def complain(message: object) -> None:
     if first_rank():
-        print(f"manyviews: {message}", file=sys.stderr)
+        print_stderr(f"manyviews: {escape_control_characters(message)}")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from manyviews.cli.console import print_lines, show_table
+
 if TYPE_CHECKING:
     from manyviews.data import Split
 
@@ -24,40 +26,41 @@ def show_data(
         strict: a broken image is an error, instead of being named and left out.
         follow_links: take images behind links that lead out of the folder.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from manyviews.data import DatasetWarning, load_dataset, suspicious
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DatasetWarning)  # shown below
         found = load_dataset(data, classes=classes, strict=strict, follow_links=follow_links)
-    print(found.name)
-    table = Table()
-    for title in ("split", "modality", "kind", "steps", "missing"):
-        table.add_column(title)
+    print_lines(found.name, *([f"splits: {found.split_rule}"] if found.split_rule else []))
+    rows = []
     for split, part in found.splits.items():
         for number, name in enumerate(part.modalities):
             first = f"{split}: {len(part):,}" if not number else ""
-            table.add_row(first, name, _kind(part, name), _steps(part, name), _missing(part, name))
-        table.add_row("", "labels", _labels(part, found.classes), "", "", end_section=True)
-    Console().print(table, markup=False)
+            rows.append((first, name, _kind(part, name), _steps(part, name), _missing(part, name)))
+        rows.append(("", "labels", _labels(part, found.classes), "", ""))
+    show_table(("split", "modality", "kind", "steps", "missing"), rows)
     lines = suspicious(found)
-    print("\n".join(["looks odd:", *(f"  {line}" for line in lines)]) if lines else "nothing looks odd")
+    print_lines(*(["looks odd:", *(f"  {line}" for line in lines)] if lines else ["nothing looks odd"]))
 
 
 def _kind(part: "Split", name: str) -> str:
+    from manyviews.data.doubts import measure_images
+
     shape = getattr(part.modalities[name], "shape", None)
     if shape is None:
-        return "images on disk"
-    sizes = " x ".join(map(str, shape[1:]))
-    return {2: f"vectors of {sizes}", 3: f"sequences of {sizes}", 4: f"images of {sizes}"}[len(shape)]
+        sizes = sorted(measure_images(part.modalities[name]), key=lambda size: size[0] * size[1])
+        smallest, largest = (" x ".join(map(str, size)) for size in (sizes[0], sizes[-1]))
+        return f"images on disk of {smallest}" + (f" to {largest}" if smallest != largest else "")
+    shown = " x ".join(map(str, shape[1:]))
+    return {2: f"vectors of {shown}", 3: f"sequences of {shown}", 4: f"images of {shown}"}[len(shape)]
 
 
 def _steps(part: "Split", name: str) -> str:
     if name not in part.lengths:
         return ""
-    lengths = part.lengths[name].float()
+    lengths = part.lengths[name][part.present[name]] if name in part.present else part.lengths[name]
+    if not len(lengths):
+        return ""
     return f"{int(lengths.min())} to {int(lengths.max())}, median {int(lengths.median())}"
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from manyviews.cli.console import Device, RunPath, show_table, unasked
+from manyviews.cli.console import Device, RunPath, print_lines, show_table, unasked
+from manyviews.utils.text import escape_control_characters
 
 if TYPE_CHECKING:
     from manyviews.training import EvaluationConfig
@@ -52,7 +53,7 @@ def evaluate_run(run: Path, how: "EvaluationConfig", data: str | None = None, de
     opened = Run.open(run)
     found = evaluate(opened, data=data, how=how, device=device)
     show_evaluation(found)
-    print(f"written to {opened.path / evaluation_name(data, found['data'], how)}")
+    print_lines(f"written to {opened.path / evaluation_name(data, found['data'], how)}")
 
 
 def show_evaluation(found: dict[str, Any]) -> None:
@@ -71,16 +72,15 @@ def show_scores(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from manyviews.training.compare import describe_evaluation, name_knn
+
     if found["scores"] is None:
-        print(found["why"])
+        print_lines(found["why"])
         return
-    tested = "held-out" if found["held_out"] else found["split"]
-    known = f"labels of {found['train_instances']:,}; probe {found['probe']['method']}"
-    lacking = f" without {', '.join(found['dropped'])}" if found.get("dropped") else ""
-    print(f"{found['data']}: {found['test_instances']:,} {tested} instances{lacking}, {known}")
+    print_lines(f"{found['data']}: {describe_evaluation(found)}")
     for note in found["notes"]:
-        print(f"note: {note}")
-    scores = found["scores"]
+        print_lines(f"note: {note}")
+    scores = {escape_control_characters(name): score for name, score in found["scores"].items()}
     table = Table()
     if found.get("labels") == "quantities":
         table.add_column("metric")
@@ -88,16 +88,22 @@ def show_scores(found: dict[str, Any]) -> None:
             table.add_column(name, justify="right")
         for metric in scores["trained encoder"]["heads"][0]:
             cells = [_number([one.get(metric) for one in score["heads"]], metric) for score in scores.values()]
-            table.add_row(metric, *cells)
+            table.add_row(escape_control_characters(metric), *cells)
     else:
         table.add_column("representation")
         few = scores["trained encoder"]["few"]
-        for title in ("kNN", "linear probe", *(f"{one['labels']:,} labels" for one in few.values())):
+        for title in (
+            name_knn(scores["trained encoder"]),
+            "linear probe",
+            *(f"{one['labels']:,} labels" for one in few.values()),
+        ):
             table.add_column(title, justify="right")
         for name, score in scores.items():
             draws = [_mean(one["linear"]) for one in score.get("few", {}).values()]
             table.add_row(name, f"{score['knn']:.1%}" if "knn" in score else "", f"{score['linear']:.1%}", *draws)
     Console().print(table)
+    for line in found.get("better_baselines", []):
+        print_lines(f"note: {line}")
 
 
 def _mean(shares: list[float]) -> str:
@@ -122,9 +128,10 @@ def show_subsets(found: dict[str, Any]) -> None:
     if not found.get("subsets"):
         return
     from manyviews.evaluation.modalities import PROBES
+    from manyviews.training.compare import METRICS
 
     first = next(iter(found["subsets"].values()))["scores"]
-    metrics = [name for name in ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE") if name in first["own"]]
+    metrics = [name for name in METRICS if name in first["own"]]
     whole, rows = max(name.count(" + ") for name in found["subsets"]), []
     for name, one in found["subsets"].items():
         if whole < MOST_SHOWN or name.count(" + ") in (0, whole - 1, whole):
@@ -134,7 +141,7 @@ def show_subsets(found: dict[str, Any]) -> None:
     title = f"{' / '.join(metrics)} of subsets of modalities"
     show_table(["modalities", *(PROBES[kind].replace(", ", ",\n") for kind in first)], rows, title)
     if len(rows) < len(found["subsets"]):
-        print(f"{len(rows)} of {len(found['subsets'])} subsets; the file has them all")
+        print_lines(f"{len(rows)} of {len(found['subsets'])} subsets; the file has them all")
 
 
 MOST_SHOWN = 4
@@ -180,7 +187,7 @@ def show_geometry(found: dict[str, Any]) -> None:
     geometry = found["geometry"]
     if geometry is None:
         return
-    print(f"{geometry['views']} views of {geometry['instances']:,} {found['split']} instances:")
+    print_lines(f"{geometry['views']} views of {geometry['instances']:,} {found['split']} instances:")
     table = Table()
     table.add_column("geometry")
     table.add_column("h", justify="right")

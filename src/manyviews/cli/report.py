@@ -5,7 +5,7 @@ from typing import Annotated
 
 import tyro
 
-from manyviews.cli.console import Device, Output
+from manyviews.cli.console import Device, Output, print_lines
 
 
 def write_report_of(
@@ -27,4 +27,4 @@ def write_report_of(
     from manyviews.report import write_report
 
     size = write_report(runs, output, instances=instances, workers=workers, device=device)
-    print(f"{output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {size / 1e6:.1f} MB")
+    print_lines(f"{output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {size / 1e6:.1f} MB")

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from manyviews.cli.console import first_rank, unasked
+from manyviews.cli.console import first_rank, print_lines, unasked
 from manyviews.cli.evaluate import show_scores, show_subsets
+from manyviews.utils.text import escape_control_characters
+from manyviews.utils.untrusted import MALFORMED
 
 if TYPE_CHECKING:
     from manyviews.training import Run
@@ -33,6 +35,10 @@ def train_command(arguments: list[str]) -> Callable[..., None]:
         default = Run.open(given.resume).config
     else:
         default = get_recipe(given.recipe) if given.recipe else recipe_for(given.data or "photos")
+    if {"-h", "--help"} & set(arguments):  # shows the defaults, which may be those of a stranger's run
+        texts = {name: value for name, value in vars(default).items() if isinstance(value, (str, Path))}
+        shown = {name: escape_control_characters(value) for name, value in texts.items()}
+        default = default.changed({**shown, "modalities": tuple(map(escape_control_characters, default.modalities))})
 
     def command(
         config: Annotated[Config, tyro.conf.arg(name="")] = default,
@@ -49,13 +55,14 @@ def train_command(arguments: list[str]) -> Callable[..., None]:
             recipe: photos, cifar10, cifar100, imagenet100, imagenet1k; for modalities multimodal, ch-sims, cmu-mosei;
                 or a .yaml file. That of the data's name, or photos, if not given. Flags change it.
             output: the run's directory; runs/DATA-OBJECTIVE-VIEWS if not given (of modalities runs/DATA-OBJECTIVE).
-            resume: the directory of a run to go on with; flags may change what does not change its result.
+            resume: the directory of a run to go on with; flags may change what does not change its result. With other
+                --epochs, the rest of the run follows the schedule of that number of epochs.
             overwrite: replace a run that is there.
             print_config: print the config and train nothing.
         """
         if print_config:
             config.check()
-            print(config.to_yaml(), end="")
+            print_lines(*config.to_yaml().splitlines())
             return
         show_run(train(config, output=output, resume=resume, overwrite=overwrite))
 
@@ -66,8 +73,12 @@ def show_run(run: "Run") -> None:
     """A table of what was learned, on the first rank."""
     if not first_rank():
         return
-    print(f"{run.path} is finished")
+    print_lines(f"{run.path} is finished")
     found = run.evaluation
     if found is not None:
-        show_scores(found)
-        show_subsets(found)
+        try:
+            show_scores(found)
+            show_subsets(found)
+        except MALFORMED as error:
+            what = f"evaluation.json is not as this version writes it ({type(error).__name__}: {error})"
+            raise ValueError(f"{run.path}: {what}: `manyviews evaluate` writes it again") from error

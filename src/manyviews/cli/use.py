@@ -1,9 +1,13 @@
 """`manyviews embed`, `manyviews neighbours` and `manyviews export`: what to do next with an encoder."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from manyviews.cli.console import AS_USUAL, ImagesName, Output, ReadingFlags, RunPath, complain
+from manyviews.cli.console import AS_USUAL, ImagesName, Output, ReadingFlags, RunPath, complain, print_lines
+from manyviews.utils.text import escape_control_characters
+
+if TYPE_CHECKING:
+    from manyviews.models import ImageEncoder, ModalityEmbedder, ModalityEncoder
 
 
 class _LeftOut:
@@ -25,6 +29,8 @@ def embed(
     images: ImagesName,
     output: Annotated[Path, Output],
     reading: ReadingFlags = AS_USUAL,
+    what: Literal["h", "z", "each-modality"] = "h",
+    labels: bool = False,
 ) -> None:
     """Write the representations of images, or of the modalities of instances, and their ids, to a file.
 
@@ -34,28 +40,75 @@ def embed(
             run on modalities a bundle of features.
         output: a .npz (ids and vectors), .npy (vectors; ids in a .csv beside it), .csv or .parquet file.
         reading: how images are read and encoded.
+        what: h, the representation (of several modalities one after another); z, the embedding of unit length that the
+            loss sees (of several modalities their mean, of unit length); or each-modality, a representation of each.
+        labels: write the label of each instance too.
     """
+    from torch.nn.functional import normalize
+
     from manyviews.data import load_dataset
     from manyviews.export import Pictures, vector_file
-    from manyviews.export.instances import encoded_instances
+    from manyviews.export.instances import encode_instances, get_label_type
     from manyviews.export.vectors import check_vector_file, ids_beside
-    from manyviews.models import ModalityEncoder
-    from manyviews.training import device_of, load_encoder
+    from manyviews.models import ModalityEmbedder, ModalityEncoder
+    from manyviews.training import device_of
+    from manyviews.training.setup import has_small_modalities
+    from manyviews.utils.threads import choose_threads, limit_threads
 
-    check_vector_file(output, inputs=[run, images])
-    encoder = load_encoder(run).to(device_of(reading.device))
-    count, left_out = 0, _LeftOut()
-    if isinstance(encoder, ModalityEncoder):
-        dim, batches = len(encoder.names) * encoder.dim, encoded_instances(encoder, load_dataset(images))
+    check_vector_file(output, inputs=[run, images], modalities=what == "each-modality")
+    model, dim = _load_model(run, what)
+    model, left_out, small = model.to(device_of(reading.device)), _LeftOut(), False
+    modalities: tuple[str, ...] = ()
+    if isinstance(model, (ModalityEncoder, ModalityEmbedder)):
+        data = load_dataset(images)
+        names = model.names if isinstance(model, ModalityEncoder) else model.encoder.names
+        small = has_small_modalities(data, names)
+        modalities = names if what == "each-modality" else ()
+        kind = get_label_type(data) if labels else None
+        batches = encode_instances(model, data, what)
     else:
         pictures = Pictures.of(images, reading.follow_links)
-        dim, batches = encoder.dim, pictures.encoded(encoder, reading.workers, left_out)
-    with vector_file(output, dim) as add:
-        for names, vectors in batches:
-            add(names, vectors)
-            count += len(names)
+        kind = pictures.label_type if labels else None
+        batches = pictures.attach_labels(pictures.encoded(model, reading.workers, left_out))
+    count = 0
+    with (
+        limit_threads(choose_threads(small=small)),
+        vector_file(output, dim, modalities=modalities, labels=kind) as add,
+    ):
+        for ids, vectors, own in batches:
+            add(ids, normalize(vectors, dim=1) if what == "z" else vectors, own if labels else ())
+            count += len(ids)
+    each = f" of {', '.join(modalities)}" if modalities else ""
     beside = f", ids in {ids_beside(output)}" if output.suffix.lower() == ".npy" else ""
-    print(f"{output}: {count:,} vectors of {dim} dimensions{beside}{left_out}")
+    print_lines(f"{output}: {count:,} vectors of {dim} dimensions{each}{beside}{left_out}")
+
+
+def _load_model(run: Path, what: str) -> tuple["ImageEncoder | ModalityEncoder | ModalityEmbedder", int]:
+    """The model that makes these vectors, and how long they are."""
+    from torch import nn
+
+    from manyviews.models import ImageEncoder, ModalityEmbedder, ModalityEncoder, ModalityHeads
+    from manyviews.training import Run, load_encoder
+
+    encoder = load_encoder(run)
+    if what == "h":
+        return encoder, encoder.dim * (len(encoder.names) if isinstance(encoder, ModalityEncoder) else 1)
+    if what == "each-modality":
+        if not isinstance(encoder, ModalityEncoder):
+            raise ValueError(f"{run} is of images, and has no other modality: leave --what out, or take z")
+        return encoder, encoder.dim
+    if not run.is_dir():
+        raise ValueError(f"{run} holds an encoder without its head: --what z needs the directory of the run")
+    embedder = Run.open(run).embedder
+    if isinstance(encoder, ModalityEncoder) and isinstance(embedder, ModalityEmbedder):
+        if not isinstance(embedder.head, ModalityHeads):
+            raise ValueError(
+                f"{run} was trained with labels, and has predictions instead of embeddings: leave --what out"
+            )
+        return embedder, embedder.head.out
+    assert isinstance(encoder, ImageEncoder)
+    projected = ImageEncoder(nn.Sequential(embedder.encoder, embedder.head), encoder.size)
+    return projected, projected.dim
 
 
 def neighbours(
@@ -80,6 +133,7 @@ def neighbours(
     from manyviews.models import ModalityEncoder
     from manyviews.training import device_of, load_encoder
     from manyviews.training.files import check_writable
+    from manyviews.utils.threads import choose_threads, limit_threads
     from manyviews.views import contact_sheet, save_png
 
     check_writable(output, (".png",), inputs=[images, *query])
@@ -90,15 +144,20 @@ def neighbours(
         raise ValueError(f"{run} is of modalities ({', '.join(encoder.names)}), and neighbours are drawn of images")
     pictures, left_out = Pictures.of(images, reading.follow_links), _LeftOut()
     queries = [query_of(name, pictures) for name in dict.fromkeys(query)]
-    found = nearest(encoder, queries, pictures, count=count, workers=reading.workers, left_out=left_out)
+    with limit_threads(choose_threads()):
+        found = nearest(encoder, queries, pictures, count=count, workers=reading.workers, left_out=left_out)
     rows, captions = [], []
     for one in queries:
         near = found[one.name]
         rows.append([one.image, *(pictures[name] for name, _ in near)])
-        captions.append([f"{one.name}\nquery", *(f"{name}\n{cosine:.3f}" for name, cosine in near)])
-        print(f"{one.name}: " + ", ".join(f"{name} ({cosine:.3f})" for name, cosine in near))
+        shown = [escape_control_characters(name) for name in (one.name, *(name for name, _ in near))]
+        below = ["query", *(f"{cosine:.3f}" for _, cosine in near)]
+        captions.append([f"{name}\n{text}" for name, text in zip(shown, below, strict=True)])
+        print_lines(f"{one.name}: " + ", ".join(f"{name} ({cosine:.3f})" for name, cosine in near))
     save_png(contact_sheet(rows, captions, cell=112), output)
-    print(f"{output}: the nearest of {images} to {len(rows)} {'query' if len(rows) == 1 else 'queries'}{left_out}")
+    print_lines(
+        f"{output}: the nearest of {images} to {len(rows)} {'query' if len(rows) == 1 else 'queries'}{left_out}"
+    )
 
 
 def export_run(
@@ -151,9 +210,8 @@ def export_run(
         )
     if path != source:
         write_atomically(path, content)
-    print(
-        f"{path}: {about.encoder} for images of {about.size} x {about.size}, RGB in [0, 1], not normalised\n\n{lines}"
-    )
+    about_images = f"{about.encoder} for images of {about.size} x {about.size}, RGB in [0, 1], not normalised"
+    print_lines(f"{path}: {about_images}", "", *lines.splitlines())
 
 
 def _copy_modalities(source: Path, path: Path) -> None:
@@ -164,7 +222,8 @@ def _copy_modalities(source: Path, path: Path) -> None:
     if path != source:
         check_writable(path, (".safetensors",), inputs=[source])
         write_atomically(path, source.read_bytes())
-    print(f"{path}: encoders of {', '.join(encoder.names)}\n\nencoder = manyviews.load_encoder({str(path)!r})")
+    load = f"encoder = manyviews.load_encoder({str(path)!r})"
+    print_lines(f"{path}: encoders of {', '.join(encoder.names)}", "", load)
 
 
 _FILES = {

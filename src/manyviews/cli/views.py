@@ -5,6 +5,8 @@ from typing import Annotated
 
 import tyro
 
+from manyviews.cli.console import print_lines
+
 
 def draw_views(
     data: str = "photos",
@@ -63,4 +65,6 @@ def draw_views(
     same = len({image.shape for image in chosen}) == 1
     drawn = policy(torch.stack(chosen) if same else chosen, views=views, seed=seed, epoch=epoch, index=index)
     save_png(contact_sheet([[image, *own] for image, own in zip(chosen, drawn, strict=True)]), output)
-    print(f"{output}: {len(chosen)} instances of {data}, each with {views} views of {policy.size} x {policy.size}")
+    print_lines(
+        f"{output}: {len(chosen)} instances of {data}, each with {views} views of {policy.size} x {policy.size}"
+    )

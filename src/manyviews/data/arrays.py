@@ -1,14 +1,17 @@
 """Images in .npy and .npz files.
 
-A .npy holds images alone. A .npz holds `images` and, if there are, `labels`; or the same for each split, as
-`train_images`, `train_labels`, `test_images`, ...; `x_train` and `y_train` say the same.
+A .npy holds images alone. A .npz holds `images` and, if there are, `labels` and `ids`; or the same for each split, as
+`train_images`, `train_labels`, `train_ids`, `test_images`, ...; `x_train`, `y_train` and `id_train` say the same.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
@@ -16,12 +19,14 @@ import torch
 from manyviews.data import bundles
 from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split, split_of
 from manyviews.data.modality import as_images
+from manyviews.utils.budget import Budget, BudgetError
+from manyviews.utils.untrusted import check_regular
 
 MOST_CLASSES = 10**6
-MOST_BYTES = 2**36
-IMAGES = r"(?:(\w+)_)?(images|labels)|(x|y)(?:_(\w+))?"
+PART_BYTES = 2**24
+IMAGES = r"(?:(\w+)_)?(images|labels|ids?)|(x|y|ids?)(?:_(\w+))?"
 """The names of arrays in a file of images."""
-NAMES = {"images": "images", "x": "images", "labels": "labels", "y": "labels"}
+NAMES = {"images": "images", "x": "images", "labels": "labels", "y": "labels", "ids": "ids", "id": "ids"}
 
 
 def load_arrays(path: Path) -> Dataset:
@@ -50,40 +55,81 @@ def load_arrays(path: Path) -> Dataset:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file, refused if they hold Python objects or would unpack to more than `MOST_BYTES`."""
+    """The arrays of a file, refused if they hold Python objects or would take more than the file's budget."""
+    size = check_regular(path)
+    budget = Budget(path, size)
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as members:
-                unpacked = sum(member.file_size for member in members.infolist())
-            if unpacked > MOST_BYTES:
-                raise DatasetError(
-                    f"{path} unpacks to {unpacked:,} bytes: save it as .npy files, or images in a folder"
-                )
         with path.open("rb") as file:
+            start = file.read(6)
+            file.seek(0)
             # Of what is no array at all numpy says that it holds Python objects.
-            if not file.peek(6).startswith((b"PK", b"\x93NUMPY")):
+            if not start.startswith((b"PK", b"\x93NUMPY")):
                 raise DatasetError(f"{path} is no .npy or .npz file, by its first bytes")
-            held = np.load(file, allow_pickle=False)
-            arrays = {"images": held} if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
-    except DatasetError:
+            if not start.startswith(b"PK"):
+                budget.take(size)
+                return {"images": read_npy(file, size)}
+            return {
+                name.removesuffix(".npy"): read_npy(content, length) for name, length, content in members(file, budget)
+            }
+    except (DatasetError, BudgetError):
         raise
-    # numpy's reader fails in many ways on a broken file; none of them is ours to tell apart.
+    # Readers of zip files and of headers fail in many ways on a broken file; none of them is ours to tell apart.
     except Exception as error:
-        if "allow_pickle" in str(error) or "Object arrays" in str(error):
+        if isinstance(error, _ObjectsError):
             raise DatasetError(
-                f"{path} holds Python objects, such as images of different sizes: save one array of equally large "
-                "images, or the images as files in a folder"
+                f"{path} holds Python objects instead of numbers, as arrays of rows of different shapes do: save "
+                "images of different sizes as files in a folder; pad sequences to one array (n, T, d) and save how "
+                "many steps each has as NAME_length"
             ) from error
         raise DatasetError(f"{path} is no whole .npy or .npz file: {error}") from error
-    for name, array in arrays.items():
-        if not isinstance(array, np.ndarray):
-            raise DatasetError(f"{path}: {name} is no array")
-    return arrays
+
+
+def members(file: IO[bytes], budget: Budget, by_name: bool = False) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Name, unpacked size and content of each member of a zip archive, if all of them fit into the budget."""
+    with zipfile.ZipFile(file) as archive:
+        inside = archive.infolist()
+        if odd := [one for one in inside if one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]:
+            raise ValueError(f"{odd[0].filename} is compressed in another way than deflate")
+        budget.take(sum(one.file_size for one in inside))
+        for one in sorted(inside, key=lambda one: one.filename) if by_name else inside:
+            with archive.open(one) as content:
+                yield one.filename, one.file_size, content
+
+
+class _ObjectsError(ValueError):
+    """An array of Python objects, which is a pickle."""
+
+
+def read_npy(file: IO[bytes], size: int) -> np.ndarray:
+    """The array in an .npy file of so many bytes: no more memory is taken than it has, whatever its header claims.
+
+    Raises:
+        ValueError: it is no whole array of numbers or text.
+    """
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"it is of version {version} of the format, which is for named fields")
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read_header(file)
+    if dtype.hasobject:
+        raise _ObjectsError("it holds Python objects")
+    length = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or length > size or not dtype.itemsize:
+        raise ValueError(f"it has {size:,} bytes and claims to hold {dtype} {shape}")
+    content = np.empty(length, np.uint8)
+    place = 0
+    while place < length:  # in parts, so that it can be interrupted
+        part = file.read(min(PART_BYTES, length - place))
+        if not part:
+            raise ValueError(f"it ends after {place:,} of {length:,} bytes")
+        content[place : place + len(part)] = np.frombuffer(part, np.uint8)
+        place += len(part)
+    return content.view(dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _split(parts: dict[str, np.ndarray], where: str) -> Split:
     if "images" not in parts:
-        raise DatasetError(f"{where}: labels without images")
+        raise DatasetError(f"{where}: {', '.join(parts)} without images")
     labels = None
     if "labels" in parts:
         given = parts["labels"]
@@ -93,4 +139,5 @@ def _split(parts: dict[str, np.ndarray], where: str) -> Split:
         if given.size and not 0 <= given.min() <= given.max() < MOST_CLASSES:
             raise DatasetError(f"{where}: labels must number classes from 0, got {given.min()} to {given.max()}")
         labels = torch.from_numpy(given.astype(np.int64))
-    return Split({IMAGE: as_images(parts["images"], where)}, labels)
+    ids = bundles.read_ids(parts["ids"]) if "ids" in parts else ()
+    return Split({IMAGE: as_images(parts["images"], where)}, labels, ids=ids)

@@ -15,7 +15,7 @@ every fifth instance is for testing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
         if what in LABELS:
             raw.labels = array
         elif what in IDS:
-            raw.ids = tuple(map(str, array.ravel()))
+            raw.ids = read_ids(array)
         elif modality and suffix in ("length", "lengths"):
             raw.lengths[modality] = array
         elif modality and suffix == "present":
@@ -75,6 +75,32 @@ def from_arrays(arrays: Mapping[str, np.ndarray], name: str, where: str) -> Data
         else:
             raw.modalities[what] = array
     return assembled(raws, name, where, notes)
+
+
+def read_ids(array: np.ndarray) -> tuple[str, ...]:
+    """The ids in an array of text, bytes or numbers.
+
+    Examples:
+        >>> read_ids(np.array([b"a", b"b"])), read_ids(np.array([3, 4]))
+        (('a', 'b'), ('3', '4'))
+    """
+    ids = array.ravel().tolist()
+    return tuple(one.decode("utf-8", "backslashreplace") if isinstance(one, bytes) else str(one) for one in ids)
+
+
+def stack_rows(rows: object, where: str) -> np.ndarray:
+    """One array of rows that have the same shape.
+
+    Raises:
+        DatasetError: they have different shapes.
+    """
+    try:
+        return np.asarray(rows)
+    except ValueError as error:
+        raise DatasetError(
+            f"{where}: rows must have the same shape, and they have different ones: pad them to one array (n, T, d), "
+            "and say how many steps each has as NAME_lengths"
+        ) from error
 
 
 def parsed(key: str) -> tuple[str, str]:
@@ -106,14 +132,20 @@ def load_mat(path: Path) -> Dataset:
             raise DatasetError(f"{path}: view {number} of X must be ({len(labels)}, d) as Y, got {got}")
     # How many of its class come before each instance.
     before = np.zeros(len(labels), np.int64)
-    for label in np.unique(labels):
-        before[labels == label] = np.arange((labels == label).sum())
+    order = np.argsort(labels, kind="stable")
+    _, first, inverse = np.unique(labels[order], return_index=True, return_inverse=True)
+    before[order] = np.arange(len(labels)) - first[inverse]
     raws = {
-        split: Raw({f"view{number}": view[rows] for number, view in enumerate(held["X"], 1)}, labels[rows])
+        split: Raw(
+            {f"view{number}": view[rows] for number, view in enumerate(held["X"], 1)},
+            labels[rows],
+            ids=tuple(map(str, np.flatnonzero(rows))),
+        )
         for split, rows in (("train", before % 5 != 4), ("test", before % 5 == 4))
         if rows.any()
     }
-    return assembled(raws, path.stem, str(path), [])
+    rule = "the file has none; of each class every fifth instance is taken for testing"
+    return replace(assembled(raws, path.stem, str(path), []), split_rule=rule)
 
 
 def assembled(raws: Mapping[str, Raw], name: str, where: str, notes: list[str]) -> Dataset:

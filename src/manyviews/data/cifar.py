@@ -16,6 +16,8 @@ import torch
 from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split
 from manyviews.data.download import check, download
 from manyviews.data.pickles import load_numpy_pickle
+from manyviews.utils.budget import Budget
+from manyviews.utils.untrusted import check_regular, open_regular
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ LAYOUTS = {
     ),
 }
 
-Open = Callable[[str], IO[bytes]]
+Open = Callable[[str], tuple[IO[bytes], int]]
+"""From the name of a file to its content and its size."""
 
 
 def load_cifar(name: str, root: Path) -> Dataset:
@@ -85,11 +88,12 @@ def layout_of(path: Path) -> Layout | None:
 
 
 def from_folder(folder: Path, layout: Layout) -> Dataset:
-    return _read(layout, lambda name: (folder / name).open("rb"), str(folder))
+    return _read(layout, lambda name: (open_regular(folder / name), (folder / name).stat().st_size), str(folder))
 
 
 def from_archive(archive: Path, layout: Layout) -> Dataset:
     """Straight from the archive, in one pass: nothing is unpacked to disk."""
+    budget = Budget(archive, check_regular(archive))
     check(archive, layout.md5)
     wanted = {f"{layout.folder}/{name}": name for name in (*layout.train, layout.test, layout.meta)}
     held: dict[str, bytes] = {}
@@ -97,17 +101,19 @@ def from_archive(archive: Path, layout: Layout) -> Dataset:
         with tarfile.open(archive) as tar:
             for member in tar:
                 if member.name in wanted and (file := tar.extractfile(member)) is not None:
+                    budget.take(member.size)
                     held[wanted[member.name]] = file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:  # a KeyError of links to nothing
         raise DatasetError(f"{archive} is no whole archive: {error}") from error
-    return _read(layout, lambda name: BytesIO(held[name]), str(archive))
+    return _read(layout, lambda name: (BytesIO(held[name]), len(held[name])), str(archive))
 
 
 def _read(layout: Layout, opened: Open, where: str) -> Dataset:
     def content(name: str) -> dict[bytes, Any]:
         try:
-            with opened(name) as file:
-                held = load_numpy_pickle(file, f"{where}/{name}")
+            file, size = opened(name)
+            with file:
+                held = load_numpy_pickle(file, f"{where}/{name}", size)
         except (KeyError, FileNotFoundError) as error:
             raise DatasetError(f"{where} holds no {name}: {layout.name} is not complete there") from error
         if not isinstance(held, dict):
@@ -124,7 +130,11 @@ def _read(layout: Layout, opened: Open, where: str) -> Dataset:
                 raise DatasetError(f"{where}/{name}: expected uint8 data (n, 3072)")
             label = label.tolist() if isinstance(label, np.ndarray) else label
             known = range(len(classes))
-            if not isinstance(label, list) or len(label) != len(data) or any(y not in known for y in label):
+            if (
+                not isinstance(label, list)
+                or len(label) != len(data)
+                or any(type(y) is not int or y not in known for y in label)
+            ):
                 raise DatasetError(
                     f"{where}/{name}: expected {len(data)} {layout.label.decode()} from 0 to {len(classes) - 1}"
                 )

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from manyviews.utils.text import describe_type, escape_surrogates
+
 if TYPE_CHECKING:
     from manyviews.data.files import ImageFiles
 
@@ -61,6 +63,17 @@ class Split:
     ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        from manyviews.data.files import ImageFiles
+
+        if not isinstance(self.modalities, Mapping):
+            raise TypeError(f"modalities must be a dict of tensors by name, got {describe_type(self.modalities)}")
+        given = {**self.modalities, **({} if self.labels is None else {"labels": self.labels})}
+        for name, rows in given.items():
+            if not isinstance(rows, (Tensor, ImageFiles)):
+                kind = f"{rows.dtype} {rows.shape}" if hasattr(rows, "dtype") else describe_type(rows)
+                raise TypeError(
+                    f"{name} must be a tensor with a row for each instance, got {kind}: try torch.as_tensor"
+                )
         counts = {name: len(rows) for name, rows in self.modalities.items()}
         counts |= {f"the lengths of {name}": len(rows) for name, rows in self.lengths.items()}
         counts |= {f"the presence of {name}": len(rows) for name, rows in self.present.items()}
@@ -79,11 +92,11 @@ class Split:
         return len(next(iter(self.modalities.values())))
 
     def taken(self, index: Tensor) -> Split:
-        """Some of the instances, of what is in memory."""
+        """Some of the instances."""
         if len(index) == len(self) and bool((index == torch.arange(len(self))).all()):
             return self
         return Split(
-            {name: rows[index] for name, rows in self.modalities.items() if isinstance(rows, Tensor)},
+            {name: take_rows(rows, index) for name, rows in self.modalities.items()},
             None if self.labels is None else self.labels[index],
             {name: rows[index] for name, rows in self.lengths.items()},
             {name: rows[index] for name, rows in self.present.items()},
@@ -112,6 +125,22 @@ class Split:
         return self.modalities[IMAGE]
 
 
+def take_rows(rows: Tensor | ImageFiles, index: Tensor) -> Tensor | ImageFiles:
+    """Some rows of a modality, in memory or on disk."""
+    if isinstance(rows, Tensor):
+        return rows[index]
+    return replace(rows, paths=tuple(rows.paths[number] for number in index.tolist()))
+
+
+def check_split(value: object) -> None:
+    """Raise a TypeError unless the value is a `Split`."""
+    if not isinstance(value, Split):
+        raise TypeError(
+            f"expected a Split, such as load_dataset(PATH)['train'], got {describe_type(value)}: "
+            "Split({NAME: tensor, ...}, labels) makes one of tensors"
+        )
+
+
 @dataclass(frozen=True)
 class Dataset:
     """Named splits ("train" always, "test" often), and what the labels mean.
@@ -130,6 +159,13 @@ class Dataset:
     """What was left out or changed, and why, one line each."""
     views: tuple[str, ...] = ()
     """Modalities that are taken as views where none are named; all if empty."""
+    split_rule: str = ""
+    """How the splits were chosen here, where the source has none; the ids are then the rows of the source."""
+
+    def __post_init__(self) -> None:
+        # Names of folders and files may hold bytes that are not UTF-8; results and reports are text.
+        object.__setattr__(self, "name", escape_surrogates(self.name))
+        object.__setattr__(self, "classes", tuple(map(escape_surrogates, self.classes)))
 
     def __getitem__(self, split: str) -> Split:
         if split not in self.splits:

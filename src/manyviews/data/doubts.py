@@ -4,24 +4,53 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import lru_cache
 
 from torch import Tensor
 
-from manyviews.data.dataset import Dataset, Split
+from manyviews.data.dataset import IMAGE, Dataset, Split
+from manyviews.data.files import ImageFiles, check_header
 
 MOST_NAMED = 5
 """Examples that are named."""
+MIN_SIDE_PIXELS = 8
+"""An image with a shorter side has hardly anything to crop."""
 
 
 def suspicious(data: Dataset) -> list[str]:
-    """Lines about what looks wrong: values, features that never change, ids in two splits, classes never trained.
+    """Lines about what looks wrong: values, tiny images, features that never change, ids in two
+    splits, classes never trained.
 
     Examples:
         >>> from manyviews.data import load_dataset
         >>> suspicious(load_dataset("digits"))[:1]
         ['pixels: 3 of 64 features never change in train']
     """
-    return [*data.notes, *_constant(data["train"]), *_ids(data), *_labels(data), *_missing(data)]
+    lines = (_constant(data["train"]), _ids(data), _labels(data), _missing(data), _tiny(data))
+    return [*data.notes, *(line for kind in lines for line in kind)]
+
+
+def measure_images(images: Tensor | ImageFiles) -> list[tuple[int, int]]:
+    """Height and width of each image, read from the headers of files."""
+    return [(images.shape[2], images.shape[3])] * len(images) if isinstance(images, Tensor) else _measure_files(images)
+
+
+@lru_cache(maxsize=4)
+def _measure_files(images: ImageFiles) -> list[tuple[int, int]]:
+    return [check_header(path) for path in images.paths]
+
+
+def _tiny(data: Dataset) -> Iterator[str]:
+    for split, part in data.splits.items():
+        images = part.modalities.get(IMAGE)
+        sizes = [] if images is None else measure_images(images)
+        if tiny := [place for place, size in enumerate(sizes) if min(size) < MIN_SIDE_PIXELS]:
+            first = images.paths[tiny[0]] if isinstance(images, ImageFiles) else f"number {tiny[0]}"
+            height, width = sizes[tiny[0]]
+            yield (
+                f"{len(tiny):,} of {len(part):,} images of {split} have a side of less than {MIN_SIDE_PIXELS} pixels, "
+                f"such as {first} ({height} x {width})"
+            )
 
 
 def _constant(train: Split) -> Iterator[str]:

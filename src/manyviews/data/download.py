@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from manyviews.data.dataset import DatasetError
+from manyviews.utils.stderr import STDERR
+from manyviews.utils.untrusted import open_regular
 
 BLOCK = 2**20
 
@@ -19,7 +21,7 @@ BLOCK = 2**20
 def check(file: Path, md5: str) -> None:
     """Raise if the file is not the one with that checksum."""
     digest = hashlib.md5(usedforsecurity=False)
-    with file.open("rb") as content:
+    with open_regular(file) as content:
         while block := content.read(BLOCK):
             digest.update(block)
     if digest.hexdigest() != md5:
@@ -82,14 +84,16 @@ def _held(part: Path) -> Iterator[None]:
 
 def _fetch(address: str, part: Path, name: str) -> None:
     """Append to the part what is missing of it."""
+    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+    columns = TextColumn(name, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310 (ours)
     try:
         with (
             urllib.request.urlopen(request, timeout=30) as answer,  # noqa: S310
-            Progress(TextColumn(name), BarColumn(), DownloadColumn(), TransferSpeedColumn()) as progress,
+            Progress(*columns, console=Console(file=STDERR)) as progress,
         ):
             resumed = answer.status == 206
             done = done if resumed else 0

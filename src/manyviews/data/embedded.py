@@ -13,10 +13,10 @@ from io import BytesIO
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from manyviews.data.dataset import IMAGE, Dataset, Split
+from manyviews.data.files import open_image
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -24,7 +24,7 @@ CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 def photos() -> Dataset:
     splits = {}
     for split in ("train", "test"):
-        with Image.open(_file(f"photos-{split}.webp")) as sheet:
+        with open_image(_file(f"photos-{split}.webp")) as sheet:
             pixels = torch.from_numpy(np.array(sheet))
         rows, columns = (side // 32 for side in pixels.shape[:2])
         images = pixels.view(rows, 32, columns, 32, 3).permute(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import operator
+import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from manyviews.data.dataset import IMAGE, SPLITS, Dataset, DatasetError, DatasetWarning, Split, split_of
+from manyviews.utils.budget import memory_share
+from manyviews.utils.untrusted import check_regular, read_text
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
+"""By the first bytes of a file (MPO begins as JPEG). Others that PIL knows start programs: PostScript, Ghostscript."""
 ENDINGS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif"}
 MOST_PIXELS = 100_000_000
 """A larger image is taken for a decompression bomb."""
+PIXEL_BYTES = 16
+"""Bytes of memory that a pixel takes while it is decoded and converted."""
 IN_MEMORY = 2**30
 """Bytes of equally large images that are held as one tensor."""
 DECODED_WHEN_LOADED = 20_000
@@ -43,7 +51,7 @@ def read_image(path: Path) -> Tensor:
         ...     read_image(Path(folder) / "a.png").shape
         torch.Size([3, 10, 20])
     """
-    with _opened(path) as picture:
+    with open_image(path) as picture:
         return pixels(picture)
 
 
@@ -60,30 +68,55 @@ def pixels(picture: Image.Image) -> Tensor:
         raise BadImageError(f"{getattr(picture, 'filename', None) or 'the picture'}: {error}") from error
 
 
-def check_header(path: Path) -> None:
-    """Raise if the file does not begin as an image of a sane size."""
-    with _opened(path):
-        pass
+def check_header(path: Path) -> tuple[int, int]:
+    """Height and width of an image; raise if the file does not begin as an image of a sane size."""
+    with open_image(path) as picture:
+        return picture.height, picture.width
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """A PIL image, all its troubles turned into ours."""
+def open_image(source: Path | IO[bytes]) -> Iterator[Image.Image]:
+    """A picture of one of `FORMATS`: the only way in which this package opens an image.
+
+    Raises:
+        BadImageError: it is no regular file, or of another format, or not whole.
+        DatasetError: it says it has too many pixels.
+    """
     bomb = "a decompression bomb? Remove it, or shrink it if you trust it"
+    most = min(MOST_PIXELS, memory_share() // PIXEL_BYTES)
     try:
+        if isinstance(source, Path):
+            check_regular(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of large images and odd EXIF
-            with Image.open(path) as picture:
-                if picture.width * picture.height > MOST_PIXELS:
-                    raise DatasetError(f"{path} says it has {picture.width} x {picture.height} pixels: {bomb}")
+            with Image.open(source, formats=FORMATS) as picture:
+                if picture.width * picture.height > most:
+                    raise DatasetError(f"{source} says it has {picture.width} x {picture.height} pixels: {bomb}")
                 yield picture
     except Image.DecompressionBombError as error:
-        raise DatasetError(f"{path}: {error}: {bomb}") from error
+        raise DatasetError(f"{source}: {error}: {bomb}") from error
     except DatasetError:
         raise
     # PIL's readers fail in many ways on a broken file (struct.error, IndexError, ...).
     except Exception as error:
-        raise BadImageError(f"{path} is no whole image: {error}") from error
+        if isinstance(source, Path) and isinstance(error, UnidentifiedImageError) and (name := _format(source)):
+            raise BadImageError(f"{source} is {name}, which is not read: convert it to {_ACCEPTED}") from error
+        raise BadImageError(f"{source} is no whole image: {error}") from error
+
+
+_ACCEPTED = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+
+
+def _format(path: Path) -> str | None:
+    """The format that the first bytes of a file are of, if it is one that is not read."""
+    with path.open("rb") as file:
+        start = file.read(16).ljust(16, b"\0")
+    if start.startswith(b"%PDF"):
+        return "PDF"
+    Image.init()
+    # What each of PIL's formats says of the first bytes; a text says that it could be read with another package.
+    known = (name for name, (_, accepts) in Image.OPEN.items() if accepts and accepts(start) and name not in FORMATS)
+    return next(known, None)
 
 
 def _pixels(picture: Image.Image) -> Tensor:
@@ -168,7 +201,7 @@ def load_folder(root: Path, classes: Path | None = None, strict: bool = False, f
     if skipped:
         lines = [*skipped[:10], "..."] if len(skipped) > 10 else skipped
         message = f"{len(skipped)} {'file' if len(skipped) == 1 else 'files'} of {root} left out:"
-        warnings.warn("\n  ".join([message, *lines]), DatasetWarning, stacklevel=3)
+        warnings.warn(f"{message} {'; '.join(lines)}", DatasetWarning, stacklevel=3)
     return Dataset(root.resolve().name, splits, names, tuple(skipped))
 
 
@@ -194,8 +227,8 @@ def _split_folders(root: Path) -> dict[str, Path]:
 
 def _class_list(file: Path) -> list[str]:
     try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
+        lines = [line.strip() for line in read_text(file).removeprefix("\ufeff").splitlines()]
+    except (OSError, ValueError) as error:
         raise DatasetError(f"cannot read the class list {file}: {error}") from error
     wanted = [line for line in lines if line and not line.startswith("#")]
     if not wanted:
@@ -247,26 +280,13 @@ class _Scan:
             paths = self.images(self.folder)
         if not paths:
             endings = ", ".join(sorted(ENDINGS))
-            raise DatasetError(f"{self.folder} holds no images ({endings}), nor folders of them")
+            why = f": {len(self.skipped):,} left out, first: {self.skipped[0]}" if self.skipped else ""
+            raise DatasetError(f"{self.folder} holds no images ({endings}), nor folders of them{why}")
         return self.checked(paths, torch.tensor(labels) if names else None, names)
 
     def images(self, folder: Path, below: bool = True) -> list[Path]:
-        inside = []
-        for path in sorted(folder.rglob("*") if below else folder.glob("*")):
-            if path.suffix.lower() not in ENDINGS or any(p.startswith(".") for p in path.relative_to(folder).parts):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                continue
-            try:
-                real = path.resolve(strict=True)
-            except (OSError, RuntimeError):  # a link to nothing, or to itself
-                self.leave_out(f"{path} is a link that leads nowhere")
-                continue
-            if not self.follow_links and not real.is_relative_to(self.root.resolve()):
-                self.leave_out(f"{path} is a link out of the folder (follow_links=True allows it)")
-            elif real.is_file():
-                inside.append(path)
-        return inside
+        found = walk_images(folder, self.leave_out, self.follow_links, root=self.root, below=below)
+        return [Path(path) for path in found]
 
     def checked(self, paths: list[Path], labels: Tensor | None, names: tuple[str, ...]) -> Split:
         decode = len(paths) <= DECODED_WHEN_LOADED
@@ -306,3 +326,56 @@ class _Scan:
         if self.strict:
             raise error or DatasetError(line)
         self.skipped.append(line)
+
+
+LeftOut = Callable[[str], None]
+"""Is told of each file that is left out, and why."""
+
+
+def walk_images(
+    folder: Path, left_out: LeftOut, follow_links: bool = False, root: Path | None = None, below: bool = True
+) -> Iterator[str]:
+    """Paths of the images in a folder and `below` it, in the order of names; no more names are held than folders have.
+
+    What cannot be read is left out alone. What lies out of `root` (the folder, if not given) is left out unless
+    `follow_links`; a link to a folder is never followed.
+    """
+    real_root = (root or folder).resolve()
+    is_inside = follow_links or folder.resolve().is_relative_to(real_root)
+    remaining = [(str(folder), "folder")]
+    while remaining:
+        path, kind = remaining.pop()
+        if kind == "folder":
+            try:
+                with os.scandir(path) as entries:
+                    inside = sorted(((e.name, _kind(e)) for e in entries if not e.name.startswith(".")), reverse=True)
+            except OSError as error:
+                left_out(f"{path} cannot be listed: {error}")
+                continue
+            remaining += [(f"{path}{os.sep}{name}", kind) for name, kind in inside if below or kind != "folder"]
+        elif Path(path).suffix.lower() not in ENDINGS:
+            if below and kind == _LINKED_FOLDER:
+                left_out(f"{path} {kind}")
+        elif kind not in ("file", "link"):
+            left_out(f"{path} {kind}")
+        elif follow_links or (is_inside if kind == "file" else Path(path).resolve().is_relative_to(real_root)):
+            yield path
+        else:
+            left_out(f"{path} is a link out of the folder (follow_links or --follow-links takes it)")
+
+
+_LINKED_FOLDER = "is a link to a folder, which is not followed"
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """What is in a folder: "folder", "file", "link" to a file, or why it is none of them."""
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            return "folder"
+        if entry.is_file():
+            return "link" if entry.is_symlink() else "file"
+        if entry.is_dir():
+            return _LINKED_FOLDER
+    except OSError:  # a link to itself
+        return "is a link that leads nowhere"
+    return "is a link that leads nowhere" if entry.is_symlink() else "is no file"

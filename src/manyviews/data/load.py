@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from manyviews.data import arrays, bundles, cifar, embedded, files, sentiment
 from manyviews.data.dataset import Dataset, DatasetError, DatasetWarning
+from manyviews.utils.budget import BudgetError
+from manyviews.utils.text import describe_type
 
 NAMED = ("photos", "digits", *cifar.LAYOUTS)
 ELSEWHERE = ("imagenet", "imagenet100", "imagenet1k", "ch-sims", "cmu-mosei")
@@ -35,6 +39,11 @@ def path_of(source: str | Path) -> Path | None:
         >>> path_of("photos"), str(path_of("./photos"))
         (None, 'photos')
     """
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(
+            f"data must be a name ({', '.join(NAMED)}) or a path, got {describe_type(source)}: write its images to a "
+            "folder, or its arrays to a file with numpy.savez(PATH, images=..., labels=...), and give the path"
+        )
     path = Path(source).expanduser()
     return None if str(source) in NAMED and not (isinstance(source, Path) and path.exists()) else path
 
@@ -78,16 +87,31 @@ def load_dataset(
         near = difflib.get_close_matches(name, NAMED, n=1)
         hint = f": did you mean {near[0]}?" if near else "."
         raise DatasetError(f"no data set {name!r}{hint} It is neither a path nor one of {', '.join(NAMED)}")
-    if is_plain_folder(path):
-        return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
-    if classes is not None:
-        raise DatasetError(NO_SUBFOLDERS.format(name))
-    data = _laid_out(path)
+    with _translate_errors(name):
+        if is_plain_folder(path):
+            return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
+        if classes is not None:
+            raise DatasetError(NO_SUBFOLDERS.format(name))
+        data = _laid_out(path)
     for note in data.notes[:MOST_NOTES]:
         warnings.warn(note, DatasetWarning, stacklevel=2)
     if (more := len(data.notes) - MOST_NOTES) > 0:
         warnings.warn(f"{path}: {more} more, which `manyviews data` shows", DatasetWarning, stacklevel=2)
     return data
+
+
+@contextmanager
+def _translate_errors(source: str) -> Iterator[None]:
+    """Turn whatever a reader raises into a `DatasetError`."""
+    try:
+        yield
+    except (DatasetError, Warning):
+        raise
+    except (BudgetError, OSError) as error:
+        raise DatasetError(str(error)) from error
+    # A file that was made to break its reader fails in any way.
+    except Exception as error:
+        raise DatasetError(f"cannot read {source}: {error!r}") from error
 
 
 def _laid_out(path: Path) -> Dataset:
@@ -117,5 +141,6 @@ def _named(name: str, classes: str | Path | None) -> Dataset:
     if classes is not None:
         raise DatasetError(NO_SUBFOLDERS.format(name))
     if name in cifar.LAYOUTS:
-        return cifar.load_cifar(name, data_home())
+        with _translate_errors(name):
+            return cifar.load_cifar(name, data_home())
     return embedded.photos() if name == "photos" else embedded.digits()

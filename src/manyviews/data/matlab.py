@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 
 from manyviews.data.dataset import DatasetError
+from manyviews.utils.budget import Budget, BudgetError
+from manyviews.utils.untrusted import check_regular
 
-MOST_BYTES = 2**34
-"""A file that unpacks to more is taken for a bomb."""
+PART_BYTES = 2**24
+ELEMENT_BYTES = 256
+"""Bytes of memory that an element takes in addition to its content."""
 _NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _ARRAY, _COMPRESSED = 14, 15
 _CELL, _FIRST_NUMERIC, _LAST_NUMERIC = 1, 6, 15
@@ -29,39 +32,49 @@ def load_matlab(path: Path) -> dict[str, Any]:
     Raises:
         DatasetError: it is no such file, or holds other things than numbers.
     """
+    budget = Budget(path, check_regular(path))
+    budget.take(budget.size)
     content = path.read_bytes()
     if content[:8] == b"\x89HDF\r\n\x1a\n" or content[512:520] == b"\x89HDF\r\n\x1a\n":
         raise DatasetError(f"{path} is a .mat file of version 7.3: save it again with `save -v7` in MATLAB")
     if len(content) < 128 or content[126:128] not in (b"IM", b"MI"):
         raise DatasetError(f"{path} is no .mat file of version 5 to 7")
     try:
-        return dict(_Reader("<" if content[126:128] == b"IM" else ">").variables(content[128:]))
-    except (struct.error, zlib.error, ValueError, IndexError, KeyError, RecursionError, MemoryError) as error:
+        order = "<" if content[126:128] == b"IM" else ">"
+        return dict(_Reader(order, budget).variables(memoryview(content)[128:]))
+    except BudgetError:
+        raise
+    # A broken file points to bytes of any kind.
+    except Exception as error:
         raise DatasetError(f"{path} is no whole .mat file of numbers: {error!r}") from error
 
 
 class _Reader:
-    def __init__(self, order: str) -> None:
-        self.order = order
-        self.unpacked = 0
+    def __init__(self, order: str, budget: Budget) -> None:
+        self.order, self.budget = order, budget
 
-    def variables(self, content: bytes) -> Iterator[tuple[str, Any]]:
+    def variables(self, content: memoryview) -> Iterator[tuple[str, Any]]:
         for kind, body in self.elements(content):
             if kind == _COMPRESSED:
-                unpacker = zlib.decompressobj()
-                unpacked = unpacker.decompress(body, MOST_BYTES - self.unpacked)
-                self.unpacked += len(unpacked)
-                if unpacker.unconsumed_tail:
-                    raise ValueError(f"it unpacks to more than {MOST_BYTES:,} bytes")
-                yield from self.variables(unpacked)
+                yield from self.variables(memoryview(self.unpacked(body)))
             elif kind == _ARRAY:
                 name, value = self.array(body)
                 if value is not None:
                     yield name, value
 
-    def elements(self, content: bytes) -> Iterator[tuple[int, bytes]]:
+    def unpacked(self, body: memoryview) -> bytearray:
+        unpacker, out = zlib.decompressobj(), bytearray()
+        rest: memoryview | bytes = body
+        while part := unpacker.decompress(rest, PART_BYTES):
+            self.budget.take(2 * len(part))  # the array is copied when it grows
+            out += part
+            rest = unpacker.unconsumed_tail
+        return out
+
+    def elements(self, content: memoryview) -> Iterator[tuple[int, memoryview]]:
         place = 0
         while place + 8 <= len(content):
+            self.budget.take(ELEMENT_BYTES)
             (word,) = struct.unpack_from(self.order + "I", content, place)
             if word >> 16:  # a small element: its length and its bytes are in the first eight
                 kind, length = word & 0xFFFF, word >> 16
@@ -74,10 +87,10 @@ class _Reader:
             yield kind, content[place + 8 : place + 8 + length]
             place += 8 + length + (-length % 8 if kind != _COMPRESSED else 0)
 
-    def array(self, body: bytes) -> tuple[str, Any]:
+    def array(self, body: memoryview) -> tuple[str, Any]:
         """Name and value; the value is None for what is neither numbers nor a cell of them."""
         parts = list(self.elements(body))
-        flags, shape, name = parts[0][1], self.numbers(*parts[1]), parts[2][1].decode("latin1")
+        flags, shape, name = parts[0][1], self.numbers(*parts[1]), bytes(parts[2][1]).decode("latin1")
         kind = struct.unpack_from(self.order + "I", flags)[0]
         if kind & 0xFF == _CELL:
             cells = [self.array(part)[1] for _, part in parts[3:]]
@@ -86,5 +99,5 @@ class _Reader:
             return name, None
         return name, self.numbers(*parts[3]).reshape(shape.astype(int), order="F")
 
-    def numbers(self, kind: int, content: bytes) -> np.ndarray:
+    def numbers(self, kind: int, content: memoryview) -> np.ndarray:
         return np.frombuffer(content, self.order + _NUMBERS[kind])

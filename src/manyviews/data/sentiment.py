@@ -12,15 +12,18 @@ Pickles are read without running them.
 
 from __future__ import annotations
 
-import zipfile
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from manyviews.data.bundles import Raw, assembled
+from manyviews.data.arrays import members, read_npy
+from manyviews.data.bundles import Raw, assembled, stack_rows
 from manyviews.data.dataset import Dataset, DatasetError, split_of
 from manyviews.data.pickles import load_numpy_pickle
+from manyviews.utils.budget import Budget, BudgetError
+from manyviews.utils.untrusted import check_regular
 
 MODALITIES = ("text", "audio", "vision")
 ENDINGS = ("-UTT", "-FRA")
@@ -28,17 +31,18 @@ ENDINGS = ("-UTT", "-FRA")
 
 def load_pickle(path: Path) -> Dataset:
     """A bundle of MMSA or MultiBench."""
+    size = check_regular(path)
     with path.open("rb") as file:
-        held = _named(load_numpy_pickle(file, str(path)), f"{path}: expected a dictionary of splits")
+        held = _named(load_numpy_pickle(file, str(path), size), f"{path}: expected a dictionary of splits")
     parts = {split: part for name, part in held.items() if (split := split_of(name)) and isinstance(part, dict)}
     if not parts:
         raise DatasetError(f"{path}: expected train, valid and test, as MMSA and MultiBench have, got {_told(held)}")
     notes: list[str] = []
     try:
-        raws = {split: _raw(part, f"{path}, {split}", notes) for split, part in parts.items()}
-    except DatasetError:
+        raws = {split: _raw(part, f"{path}, {split}", size, notes) for split, part in parts.items()}
+    except (DatasetError, BudgetError):
         raise
-    except (ValueError, TypeError, IndexError) as error:  # what numpy says of lists that are no arrays
+    except (ValueError, TypeError, IndexError, OverflowError) as error:  # what numpy says of lists that are no arrays
         raise DatasetError(f"{path} is not as MMSA or MultiBench write it: {error}") from error
     return assembled(raws, path.stem, str(path), notes)
 
@@ -55,22 +59,41 @@ def _told(held: dict[str, Any]) -> str:
     return ", ".join(list(held)[:8]) or "nothing"
 
 
-def _raw(part: dict[str, Any], where: str, notes: list[str]) -> Raw:
-    raw = Raw({name: np.asarray(part[name]) for name in MODALITIES if name in part})
+def _array(held: Any, where: str, size: int) -> np.ndarray:
+    """What numpy makes of nested lists, in which each text takes the room of the longest."""
+
+    def extent(held: Any) -> tuple[int, int]:
+        if isinstance(held, (list, tuple)):
+            inside = [extent(one) for one in held]
+            return sum(count for count, _ in inside), max((longest for _, longest in inside), default=0)
+        if isinstance(held, np.ndarray):
+            return held.size, held.itemsize
+        return 1, 4 * len(held) if isinstance(held, (str, bytes)) else 8
+
+    if not isinstance(held, np.ndarray):
+        Budget(where, size).take(math.prod(extent(held)))
+    return stack_rows(held, where)
+
+
+def _raw(part: dict[str, Any], where: str, size: int, notes: list[str]) -> Raw:
+    def array(name: str) -> np.ndarray:
+        return _array(part[name], f"{where}, {name}", size)
+
+    raw = Raw({name: array(name) for name in MODALITIES if name in part})
     if not raw.modalities or any(rows.ndim == 0 for rows in raw.modalities.values()):
         raise DatasetError(f"{where}: expected {', '.join(MODALITIES)}, got {_told(part)}")
     for key in ("regression_labels", "labels"):
         if key in part and raw.labels is None:
-            labels = np.asarray(part[key]).reshape(len(part[key]), -1)
+            labels = array(key).reshape(len(part[key]), -1)
             raw.labels = labels if labels.dtype.kind in "iub" else labels.astype(np.float32)
-    raw.ids = tuple("_".join(map(str, np.ravel(one).tolist())) for one in part.get("id", ()))
-    mask = np.asarray(part["text_bert"])[:, 1].sum(1) if "text_bert" in part else None
+    ids = part.get("id", ())
+    raw.ids = tuple("_".join(map(str, np.ravel(_array(one, where, size)).tolist())) for one in ids)
+    words = array("text_bert") if "text_bert" in part else None
     for name, rows in raw.modalities.items():
-        given = part.get(f"{name}_lengths")
-        if given is not None:
-            raw.lengths[name] = np.asarray(given)
-        elif mask is not None and rows.ndim == 3 and rows.shape[1] == np.asarray(part["text_bert"]).shape[2]:
-            raw.lengths[name] = mask  # aligned to the words, or the words themselves
+        if part.get(f"{name}_lengths") is not None:
+            raw.lengths[name] = array(f"{name}_lengths")
+        elif words is not None and rows.ndim == 3 and rows.shape[1] == words.shape[2]:
+            raw.lengths[name] = words[:, 1].sum(1)  # aligned to the words, or the words themselves
     if extra := [key for key in part if key.startswith("regression_labels_")]:
         notes.append(f"{where}: {', '.join(extra)} are labels of single modalities, and left out")
     return raw
@@ -98,7 +121,9 @@ def load_merbench(path: Path) -> Dataset:
     raws: dict[str, Raw] = {}
     notes: list[str] = []
     for split, corpus in _corpora(files[0], notes).items():
-        raw = raws[split] = Raw(labels=_meant(corpus, f"{files[0]}, {split}"), ids=tuple(corpus))
+        raw = raws[split] = Raw(
+            labels=_meant(corpus, f"{files[0]}, {split}", files[0].stat().st_size), ids=tuple(corpus)
+        )
         for folder in folders:
             raw.modalities[folder.name], raw.lengths[folder.name] = _features(folder, tuple(corpus))
         raw.lengths = {name: raw.lengths[name] for name, rows in raw.modalities.items() if rows.ndim == 3}
@@ -108,40 +133,44 @@ def load_merbench(path: Path) -> Dataset:
 def _corpora(path: Path, notes: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
     """For each split the labels of each name."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
+    size = check_regular(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            for member in sorted(archive.namelist()):
+        with path.open("rb") as file:
+            for member, _, content in members(file, Budget(path, size), by_name=True):
                 split = split_of(member.partition("_")[0].rstrip("0123456789"))
                 if split is None or split in found or not member.endswith("_corpus.npy"):
                     notes.append(f"{member} of {path} is not read")
                     continue
-                with archive.open(member) as file:
-                    np.lib.format.read_magic(file)
-                    np.lib.format.read_array_header_1_0(file)
-                    held = load_numpy_pickle(file, f"{path}, {member}")
+                np.lib.format.read_magic(content)
+                np.lib.format.read_array_header_1_0(content)
+                held = load_numpy_pickle(content, f"{path}, {member}", size)
                 expected = f"{path}, {member}: expected a dictionary of names"
                 found[split] = _named(held[0] if isinstance(held, list) else held, expected)
-    except (zipfile.BadZipFile, ValueError, TypeError, KeyError, IndexError) as error:
+    except (DatasetError, BudgetError):
+        raise
+    except Exception as error:
         raise DatasetError(f"{path} holds no labels as MERBench writes them: {error!r}") from error
     if not found or not all(found.values()):
         raise DatasetError(f"{path}: expected train_corpus, val_corpus and test_corpus, with names")
     return found
 
 
-def _meant(corpus: dict[str, dict[str, Any]], where: str) -> np.ndarray:
+def _meant(corpus: dict[str, dict[str, Any]], where: str, size: int) -> np.ndarray:
     """The quantity `val` of each name or, where there is none (it is then left out, or the same for all), `emo`."""
     try:
         values = [one.get("val") for one in corpus.values()]
-        if None not in values and (len(set(values)) > 1 or "emo" not in next(iter(corpus.values()))):
+        numbers = all(isinstance(value, (int, float)) for value in values)
+        if numbers and (len(set(values)) > 1 or "emo" not in next(iter(corpus.values()))):
             return np.array(values, np.float32)
-        return np.array([one["emo"] for one in corpus.values()])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return _array([one["emo"] for one in corpus.values()], where, size)
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DatasetError(f"{where}: expected val or emo for each name, got {error!r}") from error
 
 
 def _features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Vectors (n, d), or padded sequences (n, T, d), and their lengths; NaN where a name has no file."""
     rows: list[np.ndarray | None] = []
+    total = 0
     for name in names:
         path = folder / f"{name}.npy"
         if path.parent != folder:
@@ -149,9 +178,13 @@ def _features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndar
         if not path.is_file():
             rows.append(None)
             continue
+        size = check_regular(path)
+        total += size
+        Budget(folder, total).take(total)
         try:
-            rows.append(np.load(path, allow_pickle=False).astype(np.float32))
-        except (ValueError, OSError, EOFError, MemoryError) as error:
+            with path.open("rb") as file:
+                rows.append(read_npy(file, size).astype(np.float32))
+        except (ValueError, TypeError, OSError, EOFError, MemoryError) as error:
             raise DatasetError(f"{path} is no whole .npy file of numbers: {error}") from error
     known = [row for row in rows if row is not None]
     if not known:
@@ -163,7 +196,9 @@ def _features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndar
         missing = np.full_like(known[0], np.nan)
         return np.stack([missing if row is None else row for row in rows]), np.ones(len(rows), np.int64)
     lengths = np.array([0 if row is None else len(row) for row in rows])
-    out = np.full((len(rows), max(1, lengths.max()), known[0].shape[1]), np.nan, np.float32)
+    shape = (len(rows), max(1, lengths.max()), known[0].shape[1])
+    Budget(folder, total).take(4 * math.prod(map(int, shape)))
+    out = np.full(shape, np.nan, np.float32)
     for place, row in enumerate(rows):
         if row is not None:
             out[place, : len(row)], out[place, len(row) :] = row, 0

@@ -8,7 +8,7 @@ from manyviews.evaluation.geometry import (
     uniformity,
     wasserstein_uniformity,
 )
-from manyviews.evaluation.knn import knn_classify
+from manyviews.evaluation.knn import choose_k, knn_classify, score_knn
 from manyviews.evaluation.probe import (
     PAPER_PROBE,
     LinearProbe,
@@ -27,6 +27,7 @@ __all__ = [
     "LinearRegressionProbe",
     "alignment",
     "augmented",
+    "choose_k",
     "few_labels",
     "knn_classify",
     "linear_probe",
@@ -36,6 +37,7 @@ __all__ = [
     "rankme",
     "representations",
     "retrieval",
+    "score_knn",
     "sentiment_metrics",
     "spectrum",
     "uniformity",

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from manyviews.data import Dataset
 from manyviews.evaluation.progress import tracked
+
+PAPER_K = 200
+"""The paper's number of neighbors, and the largest that `choose_k` chooses."""
+PAPER_DATA = ("cifar10", "cifar100", "imagenet100", "imagenet1k")
 
 ROWS, COLUMNS = 1024, 16384
 """Test and training representations whose cosines are held at once: 64 MB."""
 
 
 def knn_classify(
-    train: Tensor, labels: Tensor, test: Tensor, *, k: int = 200, temperature: float = 0.07, classes: int | None = None
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    *,
+    k: int | None = None,
+    temperature: float = 0.07,
+    classes: int | None = None,
 ) -> Tensor:
     """The class of each test representation: a vote of its k nearest by cosine, weighted by exp(cosine / temperature).
 
@@ -21,7 +34,7 @@ def knn_classify(
         train: representations (n, d) whose labels are known.
         labels: classes (n,), from 0.
         test: representations (m, d).
-        k: neighbours that vote; all of `train` if it is smaller.
+        k: neighbors that vote; `choose_k(labels)` if not given, all of `train` if it is smaller.
         temperature: of the weights.
         classes: how many there are; one more than the largest label if not given.
 
@@ -37,9 +50,9 @@ def knn_classify(
     check_finite("test", test)
     if test.dim() != 2 or test.shape[1] != train.shape[1]:
         raise ValueError(f"test must be (m, {train.shape[1]}) as train, got {tuple(test.shape)}")
-    if k < 1 or not temperature > 0:
-        raise ValueError(f"k must be >= 1 and temperature > 0, got {k} and {temperature}")
-    k = min(k, len(train))
+    k = choose_k(labels, k=k)
+    if not temperature > 0:
+        raise ValueError(f"temperature must be > 0, got {temperature}")
     count = int(labels.max()) + 1 if classes is None else classes
     found = []
     for part in tracked(test.split(ROWS), "nearest neighbours", len(test), len):
@@ -49,6 +62,44 @@ def knn_classify(
         votes.scatter_add_(1, labels[nearest], torch.exp((cosine - 1) / temperature))
         found.append(votes.argmax(1))
     return torch.cat(found) if found else labels.new_zeros(0)
+
+
+def choose_k(labels: Tensor, data: Dataset | None = None, k: int | None = None) -> int:
+    """The number of neighbors that vote, never more than there are labels (n,).
+
+    By itself a tenth of the mean number of instances in a class, from 1 to 200: neighbors beyond the size of a class
+    can only vote for another one. On the paper's data sets (CIFAR by its name, ImageNet by its name or the names of
+    its classes) it is the paper's 200, as long as a class has that many instances.
+
+    Examples:
+        >>> choose_k(torch.arange(10).repeat(48)), choose_k(torch.arange(10).repeat(48), k=200)
+        (4, 200)
+    """
+    if k is not None:
+        if k < 1:
+            raise ValueError(f"k must be >= 1, got {k}")
+        return min(k, len(labels))
+    class_size = len(labels) // len(labels.unique())
+    if data is not None and class_size >= PAPER_K:
+        is_imagenet = bool(data.classes) and all(re.fullmatch(r"n\d{8}", name) for name in data.classes)
+        if data.name in PAPER_DATA or is_imagenet:
+            return PAPER_K
+    return max(1, min(PAPER_K, class_size // 10))
+
+
+def score_knn(
+    train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, data: Dataset | None = None, k: int | None = None
+) -> dict[str, float]:
+    """The accuracy of `knn_classify` on test representations (m, d) with labels (m,), and the k of `choose_k`.
+
+    Examples:
+        >>> h, labels = torch.eye(4), torch.arange(4)
+        >>> score_knn(h, labels, h, labels)
+        {'knn': 1.0, 'knn_k': 1}
+    """
+    k = choose_k(labels, data, k)
+    predictions = knn_classify(train, labels, test, k=k)
+    return {"knn": int((predictions == answers.to(predictions.device)).sum()) / len(answers), "knn_k": k}
 
 
 def _unit(h: Tensor) -> Tensor:

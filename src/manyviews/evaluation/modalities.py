@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 from typing import Any
 
@@ -22,6 +22,10 @@ PIECE = 256
 """Instances that are encoded at once."""
 MOST_NAMED = 6
 """Modalities of which every subset is looked at; of more only each alone, all but one, and all."""
+SUMMARIES = ("mean", "mean and deviation", "min and max", "flattened")
+"""Of a sequence over its steps, the simplest first: the raw features that an encoder is compared with."""
+MAX_STEPS, MAX_FLATTENED_DIM = 32, 2048
+"""Of a flattened sequence: a probe on more dimensions would take longer than what it is compared with."""
 
 PROBES = {
     "raw": "raw features, own probe",
@@ -67,10 +71,13 @@ def set_centre(encoder: ModalityEncoder, rows: ModalityBatches, index: Tensor) -
     encoder.centre.copy_(h.double().sum(0) / present.sum(0).clamp_min(1)[:, None])
 
 
-def raw_features(split: Split, names: Sequence[str], train: Split) -> list[Tensor]:
+def raw_features(
+    split: Split, names: Sequence[str], train: Split, summaries: Mapping[str, str] | None = None
+) -> list[Tensor]:
     """Features (n, d) of each modality without any encoder, standardised to the training split.
 
-    Sequences are averaged over their steps, images are their pixels; what is missing is the training mean, zero.
+    Images are their pixels. Sequences are summarized over their steps as `summaries` says, by one of SUMMARIES for each
+    name (the mean if not given); padding does not count. What is missing is the training mean, zero.
 
     Examples:
         >>> from manyviews.data import load_dataset
@@ -80,22 +87,45 @@ def raw_features(split: Split, names: Sequence[str], train: Split) -> list[Tenso
     """
     found = []
     for name in names:
-        known = _averaged(train, name)
+        summary, steps = (summaries or {}).get(name, SUMMARIES[0]), count_flattened_steps(train, name)
+        known = _summarize(train, name, summary, steps)
         fitted = Standardise(known.shape[1]).fit(known[train.present[name]] if name in train.present else known)
-        rows = fitted(_averaged(split, name))
+        rows = fitted(_summarize(split, name, summary, steps))
         found.append(torch.where(split.present[name][:, None], rows, 0) if name in split.present else rows)
     return found
 
 
-def _averaged(split: Split, name: str) -> Tensor:
+def count_flattened_steps(train: Split, name: str) -> int:
+    """The number of even steps at which a modality is flattened: all of them if they are few and narrow."""
+    rows = train.modalities[name]
+    assert isinstance(rows, Tensor)
+    return max(1, min(rows.shape[1], MAX_STEPS, MAX_FLATTENED_DIM // rows.shape[2])) if rows.dim() == 3 else 1
+
+
+def _summarize(split: Split, name: str, summary: str, steps: int) -> Tensor:
     rows = split.modalities[name]
     assert isinstance(rows, Tensor)
-    if rows.dim() == 4:
-        return rows.flatten(1) / 255
-    if rows.dim() == 2:
-        return rows
+    if rows.dim() != 3:
+        return rows.flatten(1) / 255 if rows.dim() == 4 else rows
     lengths = split.lengths.get(name, torch.full((len(rows),), rows.shape[1]))
-    return rows.sum(1) / lengths[:, None]  # padding is zeros
+    chunks = zip(rows.split(PIECE), lengths.split(PIECE), strict=True)
+    return torch.cat([_summarize_sequences(*chunk, summary, steps) for chunk in chunks])
+
+
+def _summarize_sequences(rows: Tensor, lengths: Tensor, summary: str, steps: int) -> Tensor:
+    """(n, T, d) of `lengths` (n,) steps each to (n, d), (n, 2 d) or (n, steps * d)."""
+    if summary == "flattened":
+        middles = (2 * torch.arange(steps) + 1) * lengths[:, None] // (2 * steps)  # of even parts of a sequence
+        return rows.take_along_dim(middles[..., None], 1).flatten(1)
+    mask = (torch.arange(rows.shape[1]) < lengths[:, None])[..., None]
+    if summary == "min and max":
+        low, high = rows.masked_fill(~mask, torch.inf).amin(1), rows.masked_fill(~mask, -torch.inf).amax(1)
+        return torch.cat([low, high], 1)
+    mean = (rows * mask).sum(1) / lengths[:, None]
+    if summary == "mean":
+        return mean
+    variance = ((rows - mean[:, None]) * mask).square().sum(1) / lengths[:, None]
+    return torch.cat([mean, variance.sqrt()], 1)
 
 
 def subsets(count: int) -> list[tuple[int, ...]]:

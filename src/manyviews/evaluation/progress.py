@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
+
+from manyviews.utils.stderr import STDERR, print_stderr
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -66,20 +67,20 @@ class _Sign:
         now = monotonic()
         if self.bar:
             self.bar.update(self.bar.task_ids[0], completed=number)
-        elif now - self.started > AFTER and sys.stderr.isatty():
+        elif now - self.started > AFTER and STDERR.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = TextColumn(self.what, markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-            self.bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self.bar = Progress(*columns, console=Console(file=STDERR), transient=True)
             self.bar.add_task("", total=self.total, completed=number)
             self.bar.start()
-        elif now - self.said > PLAIN_SECONDS and not sys.stderr.isatty():
+        elif now - self.said > PLAIN_SECONDS and not STDERR.isatty():
             self.said = now
             line = f"{self.what}: {number:,}"
             if self.total is not None:
                 line += f" of {self.total:,}, {duration((now - self.started) * (self.total / max(number, 1) - 1))} left"
-            print(line, file=sys.stderr, flush=True)
+            print_stderr(line)
 
     def end(self) -> None:
         if self.bar:

@@ -16,7 +16,7 @@ from manyviews.evaluation.progress import tracked
 from manyviews.evaluation.retrieve import retrieval
 from manyviews.models import Embedder
 from manyviews.views import SimCLRPolicy, ViewBatches
-from manyviews.views.plain import PIECE, plain_batches
+from manyviews.views.plain import batch_size, plain_batches
 
 Images = Tensor | ImageFiles
 
@@ -54,7 +54,7 @@ def embedded_views(
     z: list[Tensor] = []
     with evaluating(embedder) as like:
         batches = ViewBatches(images, policy, views, seed, workers, like.device)
-        parts = batches(NO_EPOCH, list(index.split(max(1, PIECE // views))))
+        parts = batches(NO_EPOCH, list(index.split(max(1, batch_size(policy.size) // views))))
         for drawn, _ in tracked(parts, "embedding views", len(index), lambda batch: len(batch[1])):
             assert isinstance(drawn, Tensor)
             for rows, new in zip((h, z), embedder(drawn.to(like)), strict=True):

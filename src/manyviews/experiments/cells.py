@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,11 @@ from typing import Any
 
 from manyviews.data import path_of
 from manyviews.training import Config, EvaluationConfig, Run, evaluate, train
+from manyviews.training.files import claimed
 from manyviews.training.setup import located
+from manyviews.utils.processes import exit_with_parent
+from manyviews.utils.text import escape_control_characters
+from manyviews.utils.untrusted import MALFORMED, parse_json, read_text
 
 Place = Mapping[str, str | int | float]
 
@@ -74,6 +79,10 @@ class Cell:
             return "done"
         return "begun" if (folder / self.name).exists() else "to do"
 
+    def lock(self, folder: Path) -> AbstractContextManager[int | None]:
+        """Held while it is computed; BlockingIOError if another process does."""
+        return _lock(folder / self.name)
+
     def spec(self, folder: Path) -> dict[str, Any]:
         """Plain values from which `run_spec` runs it, in whatever process."""
         return {
@@ -86,11 +95,16 @@ class Cell:
 
 def _found(path: Path) -> dict[str, Any] | None:
     """An evaluation, if it is there and whole; else it is made again."""
+    from manyviews.experiments.results import METRICS
+    from manyviews.experiments.subsets import check_subsets
+
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found: dict[str, Any] = parse_json(read_text(path))
+        check_subsets(found)
+        values = [metric.of(found) for metric in METRICS.values()]
+        return found if all(type(value) in (int, float) for some in values for value in some) else None
+    except (OSError, *MALFORMED):
         return None
-    return found if isinstance(found, dict) and {"scores", "geometry"} <= set(found) else None
 
 
 def _digest(what: Mapping[str, Any]) -> str:
@@ -107,8 +121,21 @@ def _content(path: Path, _changed: int) -> str:
     return digest.hexdigest()
 
 
+def _lock(path: Path, wait: bool = False) -> AbstractContextManager[int | None]:
+    """Held by a process while it computes the cell of this run directory; `claimed` says what it raises and gives."""
+    lock = path.parent / ".locks" / path.name
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    return claimed(lock.parent, lock.name, wait)
+
+
 def run_spec(spec: Mapping[str, Any]) -> None:
-    """Train and evaluate a cell, from wherever it is."""
+    """Train and evaluate a cell, from wherever it is, as soon as no other process computes it."""
+    with _lock(Path(spec["path"]), wait=True):
+        _run_locked(spec)
+
+
+def _run_locked(spec: Mapping[str, Any]) -> None:
     config, path = Config.from_yaml(spec["config"]), Path(spec["path"])
     how = EvaluationConfig(**spec["how"])
     # A run that is there must be of this config.
@@ -118,20 +145,21 @@ def run_spec(spec: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the cell whose spec is on the standard input; one line if it fails."""
+    """Run the cell whose spec is the argument, and whose lock is inherited; one line if it fails."""
     import sys
 
     from manyviews.evaluation.progress import quiet
 
+    exit_with_parent()
     try:
         with quiet():
-            run_spec(json.load(sys.stdin))
+            _run_locked(json.loads(sys.argv[1]))
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {escape_control_characters(error)}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt as stop:
         print(str(stop) or "interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(getattr(stop, "exit_code", 130))
 
 
 if __name__ == "__main__":

@@ -1,104 +1,139 @@
-"""What the paper says of a table, held against the numbers."""
+"""What the paper says of a table, compared with the numbers.
+
+A claim is about a difference that is positive where it speaks for the claim, of each seed. It is decided when the mean
+difference is beyond a margin: half of its 95% interval over seeds (Student's t), or with one seed the metric's own.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from manyviews.experiments.results import METRICS, Metric, Results
 
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Student's t of a 95% interval, for 2, 3, ... seeds; the last one, a little too large, for more seeds."""
+
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, whether it held (None: it could not be asked), and the numbers it rests on."""
+    """A sentence, whether it held (None: undecided, or it could not be asked), and what that rests on."""
 
     text: str
     held: bool | None
     numbers: str
+    basis: str = ""
+    """The difference and its margin, or the tolerance of what is exact; empty if the claim could not be asked."""
 
     @property
     def verdict(self) -> str:
-        return {True: "held", False: "not held", None: "not asked"}[self.held]
+        if self.held is None:
+            return "undecided" if self.basis else "not asked"
+        return "held" if self.held else "not held"
 
 
 def best(results: Results, metric: str, winner: str, others: Sequence[str], **place: Any) -> Claim:
-    """That an objective is better than others at a place; those that were not run are not named."""
+    """That an objective is better than each of the others at a place; those that were not run are not named."""
     kind = METRICS[metric]
-    known = {name: results.all(metric, objective=name, **place) for name in (winner, *others)}
-    means = {name: statistics.fmean(values) for name, values in known.items() if values}
-    rest = [name for name in means if name != winner]
-    held, lead = None, 0.0
-    if winner in means and rest:
-        lead = min((means[winner] - means[name]) * (1 if kind.higher else -1) for name in rest)
-        held = lead > 0
-    spread = max((statistics.stdev(values) for values in known.values() if len(values) > 1), default=0.0)
-    doubt = "; within the deviation" if held is not None and abs(lead) < spread else ""
+    scores = {name: results.by_seed(metric, objective=name, **place) for name in (winner, *others)}
+    scores = {name: values for name, values in scores.items() if values}
     where = ", ".join(f"{name} {value}" for name, value in place.items())
-    text = f"{winner} has a better {kind.plain} than {', '.join(rest or others)} ({where})"
-    return Claim(text, held, ", ".join(f"{name} {value:.{kind.digits}f}" for name, value in means.items()) + doubt)
+    means = ", ".join(f"{name} {statistics.fmean(values.values()):.{kind.digits}f}" for name, values in scores.items())
+    text = f"{winner} has a better {kind.plain} than {', '.join([name for name in scores if name != winner] or others)}"
+    return _compare(f"{text} ({where})", means, scores, winner, kind, kind.sign)
 
 
 def grows(results: Results, metric: str, along: str, **place: Any) -> Claim:
     """That a metric is better at the largest value of a part of the places than at the smallest."""
-    kind, known = METRICS[metric], _along(results, metric, along, place)
-    gain = _gain(known)
-    held = None if gain is None else (gain > 0 if kind.higher else gain < 0)
-    return Claim(f"{kind.plain} gets better with more {along} ({_where(place)})", held, _told(known, kind))
+    return _trend(results, metric, along, place, "gets better", METRICS[metric].sign)
 
 
 def does_not_grow(results: Results, metric: str, along: str, **place: Any) -> Claim:
     """The opposite of `grows`, where the paper says that."""
-    claim = grows(results, metric, along, **place)
-    text = claim.text.replace("gets better", "does not get better")
-    return dataclasses.replace(claim, text=text, held=None if claim.held is None else not claim.held)
+    return _trend(results, metric, along, place, "does not get better", -METRICS[metric].sign)
 
 
 def steadier(results: Results, metric: str, along: str, winner: str, others: Sequence[str], **place: Any) -> Claim:
     """That a metric of one objective changes less along a part of the places than that of each other."""
     kind = METRICS[metric]
-    spans = {}
-    for name in (winner, *others):
-        known = _along(results, metric, along, {**place, "objective": name})
-        means = [mean for _, mean in known if mean is not None]
-        if len(means) == len(known) > 1:
-            spans[name] = max(means) - min(means)
+    spans = {name: _span(_along(results, metric, along, {**place, "objective": name})) for name in (winner, *others)}
+    spans = {name: values for name, values in spans.items() if values}
     rest = [name for name in spans if name != winner]
-    held = spans[winner] < min(spans[name] for name in rest) if winner in spans and rest else None
-    numbers = ", ".join(f"{name} {span:.{kind.digits}f}" for name, span in spans.items())
+    means = ", ".join(f"{name} {statistics.fmean(values.values()):.{kind.digits}f}" for name, values in spans.items())
     text = f"{kind.plain} of {winner} changes less with the {along} than that of {', '.join(rest or others)}"
-    return Claim(f"{text} ({_where(place)})", held, f"largest less smallest: {numbers}" if numbers else "")
+    numbers = f"largest less smallest: {means}" if means else ""
+    return _compare(f"{text} ({_where(place)})", numbers, spans, winner, kind, -1)
 
 
 def steady(results: Results, metric: str, along: str, within: float, **place: Any) -> Claim:
     """That a metric hardly changes along a part of the places."""
-    kind, known = METRICS[metric], _along(results, metric, along, place)
-    means = [mean for _, mean in known if mean is not None]
-    held = max(means) - min(means) <= within if len(means) == len(known) > 1 else None
-    return Claim(
-        f"{kind.plain} stays within {within:g} whatever the {along} ({_where(place)})", held, _told(known, kind)
-    )
+    kind, series = METRICS[metric], _along(results, metric, along, place)
+    held, basis = _decide([within - span for span in _span(series).values()], kind)
+    text = f"{kind.plain} stays within {within:g} whatever the {along} ({_where(place)})"
+    return Claim(text, held, _told(series, kind), basis)
 
 
-Known = list[tuple[float, float | None]]
+Scores = dict[int, float]
+"""By seed."""
 
 
-def _along(results: Results, metric: str, along: str, place: Mapping[str, Any]) -> Known:
+def _trend(results: Results, metric: str, along: str, place: Mapping[str, Any], verb: str, sign: int) -> Claim:
+    kind, series = METRICS[metric], _along(results, metric, along, place)
+    first, last = (series[end(series)] for end in (min, max)) if len(series) > 1 else ({}, {})
+    held, basis = _decide([sign * (last[seed] - first[seed]) for seed in first.keys() & last.keys()], kind)
+    return Claim(f"{kind.plain} {verb} with more {along} ({_where(place)})", held, _told(series, kind), basis)
+
+
+def _compare(text: str, numbers: str, scores: Mapping[str, Scores], winner: str, kind: Metric, sign: int) -> Claim:
+    """That the winner's scores are above (sign 1) or below those of each other: the least favorable one decides."""
+    found = []
+    for name, values in scores.items():
+        seeds = values.keys() & scores.get(winner, {}).keys() if name != winner else set()
+        if seeds:
+            differences = [sign * (scores[winner][seed] - values[seed]) for seed in seeds]
+            held, basis = _decide(differences, kind, f" to {name}")
+            found.append(((1 if held is None else 2 * held, statistics.fmean(differences)), held, basis))
+    _, held, basis = min(found, key=lambda one: one[0], default=(None, None, ""))
+    return Claim(text, held, numbers, basis)
+
+
+def _decide(differences: Collection[float], kind: Metric, other: str = "") -> tuple[bool | None, str]:
+    """Whether differences, one for each seed, are beyond their margin on one side, and the sentence that says so."""
+    count = len(differences)
+    if not count:
+        return None, ""
+    mean = statistics.fmean(differences)
+    if count == 1:
+        margin, why = kind.margin, "one seed: the metric's minimum"
+    else:
+        deviation = statistics.stdev(differences)
+        # What the table does not show is no difference.
+        margin = max(T95[min(count - 2, len(T95) - 1)] * deviation / math.sqrt(count), 10.0**-kind.digits)
+        why = f"95% over {count} seeds"
+    digits = kind.digits + 1
+    basis = f"difference{other} {mean:+.{digits}f}, margin {margin:.{digits}f} ({why})"
+    return (None if abs(mean) <= margin else mean > 0), basis
+
+
+def _along(results: Results, metric: str, along: str, place: Mapping[str, Any]) -> dict[float, Scores]:
     values = sorted(value for value in results.options(along) if isinstance(value, (int, float)))
-    return [(value, results.mean(metric, **{along: value}, **place)) for value in values]
+    return {value: results.by_seed(metric, **{along: value}, **place) for value in values}
 
 
-def _gain(known: Known) -> float | None:
-    """From the first to the last; None if one of them is missing."""
-    if len(known) < 2 or known[0][1] is None or known[-1][1] is None:
-        return None
-    return known[-1][1] - known[0][1]
+def _span(series: Mapping[float, Scores]) -> Scores:
+    """The largest less the smallest, which are those of the means over seeds; nothing if one is missing."""
+    if len(series) < 2 or not all(series.values()):
+        return {}
+    low, *_, high = sorted(series.values(), key=lambda values: statistics.fmean(values.values()))
+    return {seed: high[seed] - low[seed] for seed in low.keys() & high.keys()}
 
 
-def _told(known: Known, kind: Metric) -> str:
-    return ", ".join(f"{value:g}: {mean:.{kind.digits}f}" for value, mean in known if mean is not None)
+def _told(series: Mapping[float, Scores], kind: Metric) -> str:
+    means = {value: statistics.fmean(scores.values()) for value, scores in series.items() if scores}
+    return ", ".join(f"{value:g}: {mean:.{kind.digits}f}" for value, mean in means.items())
 
 
 def _where(place: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from manyviews.training import Config, Run
 from manyviews.training.journal import Journal
 from manyviews.training.loop import Training
 from manyviews.training.setup import built, fitted, launched, located, threads
+from manyviews.training.source import limit_data
 
 
 def seconds_of(cells: Sequence[Cell]) -> dict[str, float | str]:
@@ -22,16 +23,19 @@ def seconds_of(cells: Sequence[Cell]) -> dict[str, float | str]:
     Cells that differ in their seed alone take as long as each other, so that one of them is timed.
     """
     known: dict[Config, float | str] = {}
-    data: dict[str, Dataset] = {}
+    data: dict[tuple[object, ...], Dataset] = {}
     found: dict[str, float | str] = {}
     for cell in cells:
         alike = dataclasses.replace(located(cell.config), seed=0)
         if alike not in known:
-            source = alike.data
+            source = (alike.data, alike.classes, alike.strict, alike.follow_links)
             try:
                 if source not in data:
-                    data = {source: load_dataset(source, classes=alike.classes)}
-                known[alike] = _timed(alike, data[source])
+                    loaded = load_dataset(
+                        alike.data, classes=alike.classes, strict=alike.strict, follow_links=alike.follow_links
+                    )
+                    data = {source: loaded}
+                known[alike] = _timed(alike, limit_data(data[source], alike))
             except (ValueError, OSError) as error:
                 known[alike] = str(error)
         found[cell.name] = known[alike]
@@ -40,11 +44,11 @@ def seconds_of(cells: Sequence[Cell]) -> dict[str, float | str]:
 
 def _timed(config: Config, data: Dataset) -> float:
     """Of the second step, times all steps: the first one warms up."""
-    with tempfile.TemporaryDirectory() as folder, threads(config):
+    with tempfile.TemporaryDirectory() as folder:
         fabric = launched(config)
         config = fitted(config, data, fabric.world_size)
         run = Run.create(Path(folder) / "run", config, overwrite=False)
-        with Journal(run.path / "log.txt", silent=True, quiet=True) as journal:
+        with Journal(run.path / "log.txt", silent=True, quiet=True) as journal, threads(config, data):
             training = Training(run, data, *built(config, data), fabric, journal)
             for _ in range(2):
                 started = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal
 from manyviews.data import load_dataset, path_of
 from manyviews.data.dataset import IMAGE
 from manyviews.data.sentiment import is_merbench
+from manyviews.evaluation.knn import PAPER_K
 from manyviews.experiments import paper
 from manyviews.experiments.cells import Cell, Place
 from manyviews.experiments.claims import Claim, best, does_not_grow, grows, steadier, steady
@@ -30,7 +32,7 @@ _SMOKE = Config(
 )  # fmt: skip
 _LAPTOP = Config(data="cifar10", limit=10_000, held_out=0, epochs=8, threads=1, eval_every=10**6, probe=False)
 _IMAGES: dict[Scale, Config] = {"smoke": _SMOKE, "laptop": _LAPTOP}
-_MODALITIES = dataclasses.replace(RECIPES["multimodal"], threads=1, eval_every=10**6, probe=False)
+_MODALITIES = dataclasses.replace(RECIPES["multimodal"], held_out=0, threads=1, eval_every=10**6, probe=False)
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,28 @@ class Options:
     released: bool = False
     """The objectives as in the authors' code, not by the equations; at the scale paper its figures stand beside."""
     limit: int | None = None
-    """Training instances, if not the scale's own."""
+    """Training instances, the first of the data, if not the scale's own."""
     epochs: int | None = None
     """If not the scale's own."""
     missing: float = 0.0
     """Of modalities: share that is left out of training."""
     subsets: bool = False
     """Of modalities: score every subset of them for every objective, not for mv-dhel alone."""
+
+    def format_command(self, table: str) -> str:
+        """The command of a table with these options.
+
+        Examples:
+            >>> Options(views=(2, 4), released=True).format_command("table1")
+            'manyviews reproduce table1 --views 2 4 --released'
+        """
+        words = ["manyviews", "reproduce", table]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                values = value if isinstance(value, tuple) else () if value is True else (value,)
+                words += ["--" + field.name.replace("_", "-"), *map(str, values)]
+        return shlex.join(words)
 
     def check(self, experiment: Experiment) -> None:
         """Raise for what means nothing to a table."""
@@ -110,7 +127,8 @@ class Options:
         changes: dict[str, Any] = {"released": self.released}
         changes |= {} if self.limit is None else {"limit": self.limit}
         changes |= {} if self.epochs is None else {"epochs": self.epochs}
-        return dataclasses.replace(config, **changes)
+        config = dataclasses.replace(config, **changes)
+        return config if config.limit is None else dataclasses.replace(config, limit_order="first")
 
 
 @dataclass(frozen=True)
@@ -146,7 +164,9 @@ def image_cells(
 ) -> Iterator[Cell]:
     """Of each data set, objective and number of views; a batch size among the `changes` is part of the place."""
     paper_scale = options.scale == "paper"
-    how = EvaluationConfig(probe="sgd" if paper_scale else "lbfgs", few=(), baselines=False)
+    how = EvaluationConfig(few=(), baselines=False)
+    if paper_scale:
+        how = dataclasses.replace(how, probe="sgd", knn_k=PAPER_K)
     for name, path in options.sources(default if paper_scale else [_IMAGES[options.scale].data]):
         base = RECIPES.get(name, RECIPES["cifar10"]) if paper_scale else _IMAGES[options.scale]
         for objective in options.chosen(objectives):
@@ -309,7 +329,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "knn": Experiment(
         "the kNN table, of the same runs",
-        _table, ("knn",), ("data", "objective"), ("views",), _table_claims("knn"), paper.knn,
+        _table, ("knn", "knn_k"), ("data", "objective"), ("views",), _table_claims("knn"), paper.knn,
     ),
     "views": Experiment(
         "accuracy, rank, uniformity and alignment against 2 to 8 views",

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Literal
 
 from manyviews.evaluation.progress import duration
 from manyviews.experiments.cells import Cell, run_spec
-from manyviews.training import ConfigError
+from manyviews.training import ConfigError, InterruptedTraining
+from manyviews.training.signals import StopRequest
+from manyviews.utils.processes import PARENT_PID
 
 Launcher = Literal["local", "slurm"]
 Say = Callable[[str], None]
+_PRINT: Say = partial(print, flush=True)
+POLL_SECONDS = 0.2
 
 
 @dataclass
@@ -38,7 +45,7 @@ class Launch:
     """Processes at once on this machine."""
     slurm: dict[str, Any] = field(default_factory=dict)
     """Parameters of jobs, as submitit names them: slurm_partition, timeout_min, gpus_per_node, ..."""
-    say: Say = print
+    say: Say = _PRINT
 
     def __post_init__(self) -> None:
         if self.launcher == "slurm" and self.jobs > 1:
@@ -59,40 +66,54 @@ class Launch:
 
     def _local(self, cells: list[Cell]) -> dict[str, str]:
         failed: dict[str, str] = {}
-        running: set[subprocess.Popen[str]] = set()
-        started = time.monotonic()
+        waiting, taken = list(cells), set[str]()
+        running: list[_Process] = []
+        started, number = time.monotonic(), 0
 
-        def work(cell: Cell) -> tuple[Cell, str | None]:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "manyviews.experiments.cells"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            running.add(process)
-            _, said = process.communicate(json.dumps(cell.spec(self.folder)))
-            running.discard(process)
-            return cell, _reason(process.returncode, said)
+        def tell(cell: Cell, outcome: str) -> None:
+            nonlocal number
+            number += 1
+            left = (time.monotonic() - started) / number * (len(cells) - number)
+            self.say(f"[{number}/{len(cells)}] {cell.told}: {outcome} ({duration(left)} left)")
 
-        with ThreadPoolExecutor(self.jobs) as pool:
-            futures = [pool.submit(work, cell) for cell in cells]
+        with StopRequest() as stop:
             try:
-                for number, future in enumerate(as_completed(futures), 1):
-                    cell, reason = future.result()
-                    left = (time.monotonic() - started) / number * (len(cells) - number)
-                    if reason is not None:
-                        failed[cell.name] = reason
-                    what = "done" if reason is None else f"FAILED: {reason}"
-                    self.say(f"[{number}/{len(cells)}] {cell.told}: {what} ({duration(left)} left)")
-            except BaseException:
-                # They save, and go on when they are asked for again.
-                for future in futures:
-                    future.cancel()
-                for process in list(running):
-                    process.send_signal(signal.SIGTERM)
-                raise
+                while waiting or running:
+                    for cell in list(waiting):
+                        if len(running) == self.jobs:
+                            break
+                        if cell.found(self.folder) is not None:
+                            waiting.remove(cell)
+                            tell(cell, "done by another process")
+                        elif process := self._start(cell):
+                            waiting.remove(cell)
+                            running.append(process)
+                        elif cell.name not in taken:
+                            taken.add(cell.name)
+                            self.say(f"{cell.told}: another process is computing it")
+                    for process in [one for one in running if one.poll() is not None]:
+                        running.remove(process)
+                        if (reason := process.finish()) is not None:
+                            failed[process.cell.name] = reason
+                        tell(process.cell, "done" if reason is None else f"FAILED: {reason}")
+                    if stop.number:
+                        raise InterruptedTraining("the cells at work have saved; the same command goes on", stop.number)
+                    time.sleep(POLL_SECONDS)
+            finally:
+                for process in running:
+                    process.send_signal(stop.number or signal.SIGTERM)
+                for process in running:
+                    process.finish()
         return failed
+
+    def _start(self, cell: Cell) -> _Process | None:
+        """The process that computes it; None if another one does."""
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(cell.lock(self.folder))
+            except BlockingIOError:
+                return None
+            return _Process(cell, self.folder, lock)
 
     def _slurm(self, cells: list[Cell]) -> dict[str, str]:
         try:
@@ -114,10 +135,27 @@ class Launch:
         return failed
 
 
-def _reason(code: int, said: str) -> str | None:
-    if code == 0:
-        return None
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    lines = said.strip().splitlines()
-    return lines[-1] if lines else f"ended with {code}"
+class _Process(subprocess.Popen[bytes]):
+    """A cell's process, which inherits its lock and ends with this one."""
+
+    def __init__(self, cell: Cell, folder: Path, lock: int | None) -> None:
+        self.cell = cell
+        self._errors = TemporaryFile()  # noqa: SIM115 (`finish` closes it)
+        super().__init__(
+            [sys.executable, "-m", "manyviews.experiments.cells", json.dumps(cell.spec(folder))],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            pass_fds=() if lock is None else (lock,),
+            env={**os.environ, PARENT_PID: str(os.getpid())},
+        )
+
+    def finish(self) -> str | None:
+        """Wait for its end; why it failed, if it did."""
+        code = self.wait()
+        with self._errors as file:
+            file.seek(0)
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return None if code == 0 else lines[-1] if lines else f"ended with {code}"

@@ -49,11 +49,11 @@ def linear(place: Place, _metric: str = "") -> float | None:
     return rows[objective][views - 2] if objective in rows and 2 <= views <= 4 else None
 
 
-def knn(place: Place, _metric: str = "") -> float | None:
+def knn(place: Place, metric: str = "knn") -> float | None:
     """The kNN table, of three and four views."""
     rows = _KNN.get(str(place["data"]), {}).get(str(place["objective"]))
     views = int(place["views"])
-    return rows[views - 3] if rows is not None and views in (3, 4) else None
+    return rows[views - 3] if rows is not None and views in (3, 4) and metric == "knn" else None
 
 
 def memory(place: Place, _metric: str = "") -> float | None:

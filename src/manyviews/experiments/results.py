@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,12 @@ class Metric:
     digits: int = 1
     higher: bool = True
     """Is better."""
+    margin: float = 2.0
+    """Smallest difference between two trainings that may be more than chance, where one seed shows no spread."""
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.higher else -1
 
     @property
     def plain(self) -> str:
@@ -42,6 +49,11 @@ def _score(representation: str, kind: str) -> Callable[[Found], list[float]]:
         return [100 * scores[kind]] if kind in scores else []
 
     return of
+
+
+def _knn_k(found: Found) -> list[float]:
+    scores = (found["scores"] or {}).get("trained encoder", {})
+    return [scores["knn_k"]] if "knn_k" in scores else []
 
 
 def _layers(representation: str, metric: str, times: float) -> Callable[[Found], list[float]]:
@@ -65,17 +77,18 @@ def _geometry(name: str) -> Callable[[Found], list[float]]:
 METRICS = {
     "linear": Metric("linear probe, %", _score("trained encoder", "linear")),
     "knn": Metric("kNN, %", _score("trained encoder", "knn")),
+    "knn_k": Metric("k of kNN", _knn_k, 0),
     "common": Metric("mean embedding, %", _score("mean embedding", "linear")),
     "own": Metric("own layer, %", _score("its own layer", "linear")),
     "has0": Metric("Has0_acc_2, %", _layers("trained encoder", "Has0_acc_2", 100)),
     "mult": Metric("Mult_acc_2, %", _layers("trained encoder", "Mult_acc_2", 100)),
-    "mae": Metric("MAE", _layers("trained encoder", "MAE", 1), 3, higher=False),
+    "mae": Metric("MAE", _layers("trained encoder", "MAE", 1), 3, higher=False, margin=0.02),
     "own-has0": Metric("Has0_acc_2 of its own layer, %", _layers("its own layer", "Has0_acc_2", 100)),
     "own-mult": Metric("Mult_acc_2 of its own layer, %", _layers("its own layer", "Mult_acc_2", 100)),
-    "own-mae": Metric("MAE of its own layer", _layers("its own layer", "MAE", 1), 3, higher=False),
-    "alignment": Metric("alignment", _geometry("alignment"), 3, higher=False),
-    "uniformity": Metric("uniformity (Wasserstein)", _geometry("wasserstein"), 4, higher=False),
-    "rank": Metric("rank", _geometry("rank"), 0),
+    "own-mae": Metric("MAE of its own layer", _layers("its own layer", "MAE", 1), 3, higher=False, margin=0.02),
+    "alignment": Metric("alignment", _geometry("alignment"), 3, higher=False, margin=0.05),
+    "uniformity": Metric("uniformity (Wasserstein)", _geometry("wasserstein"), 4, higher=False, margin=0.01),
+    "rank": Metric("rank", _geometry("rank"), 0, margin=3),
     "rankme": Metric("RankMe", _geometry("rankme"), 1),
 }
 
@@ -84,9 +97,10 @@ METRICS = {
 class Results:
     """Values by place and metric."""
 
-    values: dict[tuple[tuple[str, str | int | float], ...], dict[str, list[float]]] = field(default_factory=dict)
-    seeds: dict[tuple[tuple[str, str | int | float], ...], int] = field(default_factory=dict)
-    """Trainings that are done, by place; a training may have several values, of several layers."""
+    values: dict[tuple[tuple[str, str | int | float], ...], dict[str, dict[int, list[float]]]] = field(
+        default_factory=dict
+    )
+    """Of each training that is done, by its seed: one value, or several of several layers."""
 
     @classmethod
     def of(cls, cells: Iterable[Cell], folder: Path, metrics: Iterable[str]) -> Results:
@@ -94,12 +108,10 @@ class Results:
         names = list(metrics)
         for cell in cells:
             found = cell.found(folder)
-            key = tuple(cell.place.items())
-            here = results.values.setdefault(key, {})
-            results.seeds[key] = results.seeds.get(key, 0) + (found is not None)
+            here = results.values.setdefault(tuple(cell.place.items()), {})
             for name in names if found is not None else ():
                 if values := METRICS[name].of(found or {}):
-                    here.setdefault(name, []).extend(values)
+                    here.setdefault(name, {})[cell.config.seed] = values
         return results
 
     @property
@@ -112,13 +124,16 @@ class Results:
 
     def all(self, metric: str, **place: Any) -> list[float]:
         """Of each seed (and layer), at the one place that has these parts."""
-        here = [
-            values
-            for key, values in self.values.items()
-            if all(dict(key).get(name) == value for name, value in place.items())
-        ]
-        return here[0].get(metric, []) if len(here) == 1 else []
+        return list(chain.from_iterable(self._seeds(metric, place).values()))
+
+    def by_seed(self, metric: str, **place: Any) -> dict[int, float]:
+        """Of each seed (the mean of its layers), at the one place that has these parts."""
+        return {seed: statistics.fmean(values) for seed, values in self._seeds(metric, place).items()}
 
     def mean(self, metric: str, **place: Any) -> float | None:
         values = self.all(metric, **place)
         return statistics.fmean(values) if values else None
+
+    def _seeds(self, metric: str, place: Place) -> dict[int, list[float]]:
+        here = [values for key, values in self.values.items() if place.items() <= dict(key).items()]
+        return here[0].get(metric, {}) if len(here) == 1 else {}

@@ -28,6 +28,7 @@ MEASURED = {
     "theorem": "what the objectives tend to as instances grow, and what minimises them",
     "principles": "the principles table, measured by the audit",
 }
+UNJUDGED = "Smoke runs decide nothing: no claim of the paper is judged."
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def experiment_of(name: str) -> Experiment:
     return EXPERIMENTS[name]
 
 
-def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outcome:
+def reproduce(name: str, options: Options, launch: Launch, output: Path, overwrite: bool = False) -> Outcome:
     """Run what is missing of a table or figure, and write `output/NAME.csv`, `.md`, `.tex`, and its figure.
 
     Args:
@@ -55,6 +56,10 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
         options: scale, seeds and the like.
         launch: where the cells run.
         output: the folder of the files.
+        overwrite: replace files of this name that were made with other options.
+
+    Raises:
+        ConfigError: the options mean nothing to the table, no cell could be run, or there are files of other options.
 
     Examples:
         >>> import tempfile
@@ -66,13 +71,14 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
     output.mkdir(parents=True, exist_ok=True)
     if name in MEASURED and dataclasses.replace(options, scale="laptop") != Options():
         raise ConfigError(f"{name} is measured, not trained: it takes a --scale and nothing else")
+    cells = [] if name in MEASURED else cells_of(name, options)
+    _check_files(name, options, launch.folder, output, overwrite)
     if name == "principles":
         table, claims = principles()
         return _written(name, options, output, [table], claims)
     if name == "theorem":
         return _theorem(options, output)
-    experiment = experiment_of(name)
-    cells = cells_of(name, options)
+    experiment = EXPERIMENTS[name]
     tables: list[Table] = []
     failed: dict[str, str] = {}
     if tried := searched(cells, options):
@@ -84,6 +90,7 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
     if failed and not any(results.values.values()):
         cell, reason = next(iter(failed.items()))
         raise ConfigError(f"no cell of {name} could be run, and nothing was written; {cell}: {reason}")
+    _check_files(name, options, launch.folder, output, overwrite)  # another process may have written meanwhile
     same = options.papers
     beside = compared_with(cells, launch.folder) if experiment.modalities else []
     subsets = subset_tables(cells, launch.folder) if experiment.modalities else []
@@ -95,6 +102,24 @@ def reproduce(name: str, options: Options, launch: Launch, output: Path) -> Outc
     told = [f"{cell}: {reason}" for cell, reason in failed.items()]
     outcome = _written(name, options, output, tables, list(experiment.claims(results)), cells, told)
     return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
+
+
+def _check_files(name: str, options: Options, runs: Path, output: Path, overwrite: bool) -> None:
+    """Raise if there are files of this name that other options have made, or nobody knows which."""
+    files = [path for ending in ("md", "csv", "tex", "png", "pdf") if (path := output / f"{name}.{ending}").exists()]
+    if overwrite or not files:
+        return
+    text = files[0].read_text(errors="replace") if files[0].suffix == ".md" else ""
+    if _made_by(name, options) not in text:
+        other = next((line for line in text.splitlines() if line.startswith("Made by ")), "Its settings are not known.")
+        raise ConfigError(
+            f"{files[0]} is of other settings than `{options.format_command(name)}`, and stays. {other} Name another "
+            f"--output (with --runs {runs} it takes the cells that are done), or replace it with --overwrite"
+        )
+
+
+def _made_by(name: str, options: Options) -> str:
+    return f"Made by `{options.format_command(name)}`."
 
 
 def cells_of(name: str, options: Options) -> list[Cell]:
@@ -179,10 +204,14 @@ def _written(
     cells: Sequence[Cell] = (),
     failed: Sequence[str] = (),
 ) -> Outcome:
-    """The .md and .tex files; of what is measured the .csv too."""
+    """The .md and .tex files; of what is measured the .csv too. Of smoke runs no claim is judged."""
+    claims = () if options.scale == "smoke" else claims
     about, setting = MEASURED.get(name) or EXPERIMENTS[name].about, _setting(name, options, cells)
     all_of_them = (*tables, *([table_of_claims(claims)] if claims else []))
-    lines = [f"# {name}: {about}", "", setting, ""]
+    head = [setting, _made_by(name, options), *([UNJUDGED] if options.scale == "smoke" else [])]
+    lines = [f"# {name}: {about}", ""]
+    for line in head:
+        lines += [line, ""]
     if (output / f"{name}.png").exists():
         lines += [f"![{about}]({name}.png)", ""]
     for table in all_of_them:
@@ -191,7 +220,7 @@ def _written(
         lines += ["Failed: " + "; ".join(failed), ""]
     files = [output / f"{name}.md", output / f"{name}.tex"]
     write_atomically(files[0], "\n".join(lines))
-    write_atomically(files[1], "\n".join([f"% {setting}", *(table.latex() for table in all_of_them)]))
+    write_atomically(files[1], "\n".join([*(f"% {line}" for line in head), *(table.latex() for table in all_of_them)]))
     if name in MEASURED:
         files.append(output / f"{name}.csv")
         write_atomically(files[-1], "\n".join(table.csv() for table in tables))

@@ -30,6 +30,16 @@ def subset_tables(cells: Sequence[Cell], folder: Path) -> Iterator[Table]:
         yield Table(title, ("modalities", *(PROBES[kind] for kind in first)), tuple(rows))
 
 
+def check_subsets(found: dict[str, Any]) -> None:
+    """Raise if an evaluation is not as the tables here take it."""
+    for one in (found.get("subsets") or {}).values():
+        for scores in one["scores"].values():
+            _told([scores["accuracy" if "accuracy" in scores else "MAE"]], "MAE")
+    for scores in ((found["scores"] or {}).get(name) for name in BESIDE):
+        if scores is not None:
+            _worth([scores])
+
+
 def compared_with(cells: Sequence[Cell], folder: Path) -> Iterator[Table]:
     """The scores of who has learned nothing: the majority, raw features, the untrained encoder."""
     rows = []

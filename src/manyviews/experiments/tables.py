@@ -7,6 +7,7 @@ import io
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from manyviews.experiments.claims import Claim
 from manyviews.experiments.grids import Experiment
@@ -86,7 +87,7 @@ def pivoted(experiment: Experiment, results: Results, paper: bool) -> Iterator[T
             row = tuple(str(place[part]) for part in experiment.rows)
             column = tuple(str(place[part]) for part in experiment.columns)
             columns.setdefault(column)
-            told = metric.told(values[name]) if name in values else ""
+            told = metric.told(results.all(name, **place)) if name in values else ""
             theirs = experiment.paper(place, name) if paper else None
             rows.setdefault(row, {})[column] = f"{told} ({theirs:g})" if told and theirs is not None else told
         heads = [", ".join(_headed(experiment.columns, column)) or metric.name for column in columns]
@@ -109,8 +110,8 @@ def _headed(parts: Sequence[str], values: Sequence[str]) -> list[str]:
 def table_of_claims(claims: Sequence[Claim]) -> Table:
     return Table(
         "What the paper says of it, and whether it held here",
-        ("claim", "", "numbers"),
-        tuple((claim.text, claim.verdict, claim.numbers) for claim in claims),
+        ("claim", "verdict", "decided by", "numbers"),
+        tuple((claim.text, claim.verdict, claim.basis, claim.numbers) for claim in claims),
     )
 
 
@@ -122,11 +123,12 @@ def long_form(experiment: Experiment, results: Results, paper: bool) -> str:
     writer.writerow([*parts, "metric", "mean", "deviation", "seeds", "values", "paper"])
     for key, found in results.values.items():
         place = dict(key)
-        for name, values in found.items():
+        for name, seeds in found.items():
+            values = list(chain.from_iterable(seeds.values()))
             theirs = experiment.paper(place, name) if paper else None
             spread = f"{statistics.stdev(values):.6g}" if len(values) > 1 else ""
             each = " ".join(f"{value:.6g}" for value in values)
-            mean, trained = f"{statistics.fmean(values):.6g}", results.seeds.get(key, 1)
-            numbers = [mean, spread, trained, each, "" if theirs is None else theirs]
+            mean = f"{statistics.fmean(values):.6g}"
+            numbers = [mean, spread, len(seeds), each, "" if theirs is None else theirs]
             writer.writerow([*(place.get(part, "") for part in parts), name, *numbers])
     return buffer.getvalue()

@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from manyviews.data import DatasetError, read_image
+from manyviews.data.files import LeftOut
 from manyviews.evaluation.knn import check_finite
-from manyviews.export.pictures import LeftOut, Pictures, warn
+from manyviews.export.pictures import Pictures, warn
 from manyviews.models import ImageEncoder
+from manyviews.utils.text import encode_file_name
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ def query_of(name: str, pictures: Pictures) -> Query:
         if pictures.folder is not None:
             # By its place, not by what a link leads to: as the folder is listed.
             place, folder = path.parent.resolve() / path.name, pictures.folder.resolve()
-            own = str(place.relative_to(folder)) if place.is_relative_to(folder) else None
+            inside = place.is_relative_to(folder)
+            own = encode_file_name(place.relative_to(folder).as_posix()) if inside else None
         return Query(name, read_image(path), own)
     try:
         return Query(name, pictures[name], name)

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from manyviews.data import DatasetError, load_dataset, path_of, read_image
-from manyviews.data.files import ENDINGS
+from manyviews.data import Dataset, DatasetError, Split, load_dataset, path_of, read_image
+from manyviews.data.dataset import split_of
+from manyviews.data.files import ENDINGS, LeftOut, walk_images
 from manyviews.data.load import is_plain_folder
 from manyviews.evaluation.knn import check_finite
 from manyviews.evaluation.progress import tracked
+from manyviews.export.instances import get_label_type, read_labels
+from manyviews.export.vectors import Label
 from manyviews.models import ImageEncoder
-from manyviews.views.plain import PIECE, plain_files
-
-LeftOut = Callable[[str], None]
-"""Is told of each file that is left out, and why."""
+from manyviews.utils.text import decode_file_name, encode_file_name
+from manyviews.views.plain import batch_size, plain_files
 
 
 def warn(line: str) -> None:
@@ -29,7 +31,9 @@ def warn(line: str) -> None:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images by their ids: the path below a folder, or SPLIT/NUMBER in a data set.
+    r"""Images by their ids: the path below a folder, or SPLIT/ID in a data set (SPLIT/ROW where it has no ids).
+
+    In the id of a file a byte that is not UTF-8 is `\xff`, and a backslash is two: no two files have the same id.
 
     Examples:
         >>> pictures = Pictures.of("photos")
@@ -40,7 +44,7 @@ class Pictures:
     source: str
     path: Path | None
     """Of a folder, or of one image."""
-    splits: Mapping[str, Tensor]
+    data: Dataset | None = None
     follow_links: bool = False
 
     @classmethod
@@ -48,9 +52,11 @@ class Pictures:
         """A folder of images, labelled or not; an image; or what `load_dataset` takes."""
         path = path_of(source)
         if path and (is_plain_folder(path) or (path.is_file() and path.suffix.lower() in ENDINGS)):
-            return cls(str(source), path, {}, follow_links)
-        splits = {name: split.images for name, split in load_dataset(source).splits.items()}
-        return cls(str(source), None, {name: images for name, images in splits.items() if isinstance(images, Tensor)})
+            return cls(str(source), path, follow_links=follow_links)
+        data = load_dataset(source)
+        for part in data.splits.values():
+            _ = part.images  # raises where there are none
+        return cls(str(source), None, data)
 
     @property
     def folder(self) -> Path | None:
@@ -63,13 +69,16 @@ class Pictures:
             KeyError: there is none.
         """
         if self.folder is not None:
-            if not (self.folder / name).is_file():
+            path = self.folder / decode_file_name(name)
+            if not path.is_file():
                 raise KeyError(name)
-            return read_image(self.folder / name)
-        split, _, number = name.partition("/")
-        if split not in self.splits or not number.isdecimal() or int(number) >= len(self.splits[split]):
+            return read_image(path)
+        assert self.data is not None
+        split, _, own = name.partition("/")
+        ids = _list_ids(self.data.splits[split]) if split in self.data.splits else ()
+        if own not in ids:
             raise KeyError(name)
-        return self.splits[split][int(number)]
+        return self.data[split].images[ids.index(own)]
 
     def encoded(
         self, encoder: ImageEncoder, workers: int = 0, left_out: LeftOut = warn
@@ -79,63 +88,79 @@ class Pictures:
         Raises:
             DatasetError: there is not one image that can be read.
         """
-        found = False
-        batches = self._files(encoder.size, left_out, workers) if self.path else self._arrays()
+        found, why = False, ""
+
+        def leave_out(line: str) -> None:
+            nonlocal why
+            why = why or f", first: {line}"
+            left_out(line)
+
+        batches = self._files(encoder.size, leave_out, workers) if self.path else self._arrays(batch_size(encoder.size))
         for names, images in tracked(batches, "images", None, lambda batch: len(batch[0])):
             found = True
             h = encoder(images).float().cpu()
             check_finite(f"representations of {names[0]} and others", h)
             yield names, h
         if not found:
-            raise DatasetError(f"{self.source} holds no image that can be read ({', '.join(sorted(ENDINGS))})")
+            raise DatasetError(f"{self.source} holds no image that can be read ({', '.join(sorted(ENDINGS))}){why}")
 
-    def _arrays(self) -> Iterator[tuple[list[str], Tensor]]:
-        for split, images in self.splits.items():
-            for first in range(0, len(images), PIECE):
-                part = images[first : first + PIECE]
-                yield [f"{split}/{first + place}" for place in range(len(part))], part
+    @property
+    def label_type(self) -> type[str] | type[float]:
+        """Of the labels that `attach_labels` gives.
+
+        Raises:
+            DatasetError: there are none.
+        """
+        if self.data is not None:
+            return get_label_type(self.data)
+        assert self.path is not None
+        if not self.path.is_dir() or not any(child.is_dir() for child in self.path.iterdir()):
+            raise DatasetError(f"{self.source} has no folders of classes, and so no labels: leave --labels out")
+        return str
+
+    def attach_labels(
+        self, batches: Iterable[tuple[list[str], Tensor]]
+    ) -> Iterator[tuple[list[str], Tensor, list[Label]]]:
+        """The batches of `encoded`, with the label of each image.
+
+        Of files it is the name of the folder directly below the folder, or below that of a split; "" beside these.
+        """
+        if self.data is not None:
+            splits = self.data.splits.items()
+            every = chain.from_iterable(
+                read_labels(self.data, split, torch.arange(len(part))) for split, part in splits
+            )
+            for ids, vectors in batches:
+                yield ids, vectors, list(islice(every, len(ids)))
+            return
+        assert self.folder is not None
+        in_splits = any(split_of(child.name) == "train" for child in self.folder.iterdir() if child.is_dir())
+        for ids, vectors in batches:
+            yield ids, vectors, [next(iter(one.split("/")[in_splits:-1]), "") for one in ids]
+
+    def _arrays(self, count: int) -> Iterator[tuple[list[str], Tensor]]:
+        assert self.data is not None
+        for split, part in self.data.splits.items():
+            images, ids = part.images, _list_ids(part)
+            assert isinstance(images, Tensor)
+            for first in range(0, len(images), count):
+                yield [f"{split}/{one}" for one in ids[first : first + count]], images[first : first + count]
 
     def _files(self, size: int, left_out: LeftOut, workers: int) -> Iterator[tuple[list[str], Tensor]]:
         assert self.path is not None
         assert self.folder is not None
-        paths = listed(self.path, left_out, self.follow_links) if self.path.is_dir() else iter([str(self.path)])
+        paths = walk_images(self.path, left_out, self.follow_links) if self.path.is_dir() else iter([str(self.path)])
         for batch in plain_files(paths, size, workers):
             names, views = [], []
             for path, view in batch:
                 if isinstance(view, DatasetError):
                     left_out(str(view))
                 else:
-                    names.append(os.path.relpath(path, self.folder))
+                    names.append(encode_file_name(Path(os.path.relpath(path, self.folder)).as_posix()))
                     views.append(view)
             if names:
                 yield names, torch.stack(views)
 
 
-def listed(folder: Path, left_out: LeftOut, follow_links: bool = False) -> Iterator[str]:
-    """Paths of the images below a folder, in the order of names; no more names are held than a folder has."""
-    root = folder.resolve()
-
-    def below(where: str) -> Iterator[str]:
-        try:
-            with os.scandir(where) as entries:
-                names = sorted((e.name, e.is_dir(follow_symlinks=False), e.is_symlink(), e.is_file()) for e in entries)
-        except OSError as error:
-            left_out(f"{where} cannot be listed: {error}")
-            return
-        for name, is_folder, is_link, is_file in names:
-            path = f"{where}{os.sep}{name}"
-            if name.startswith("."):
-                continue
-            if is_folder:
-                yield from below(path)
-            elif Path(name).suffix.lower() in ENDINGS:
-                if not is_file:
-                    left_out(f"{path} is no file")
-                elif not is_link or follow_links or Path(path).resolve().is_relative_to(root):
-                    yield path
-                else:
-                    left_out(f"{path} is a link out of the folder (--follow-links takes it)")
-            elif is_link and Path(path).is_dir():
-                left_out(f"{path} is a link to a folder, which is not followed")
-
-    return below(str(folder))
+def _list_ids(split: Split) -> Sequence[str]:
+    return split.ids or [str(number) for number in range(len(split))]

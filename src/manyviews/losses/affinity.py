@@ -22,7 +22,26 @@ from manyviews.losses.sums import Pointwise
 
 def similarities(x: Tensor) -> Tensor:
     """Inner products (M, N, N) between the views (M, N, d) of each instance."""
-    return x @ x.mT
+    return matmul(x, x.mT)
+
+
+class _MatMul(autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        with torch.autocast(grad.device.type, enabled=False):
+            return matmul(grad, b.mT), matmul(a.mT, grad)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b`, whose gradient keeps its precision where `backward` is called under autocast."""
+    product: Tensor = _MatMul.apply(a, b)
+    return product
 
 
 def dense_energies(
@@ -45,7 +64,7 @@ def dense_energies(
             energies.append(x.new_full((instances, views), empty))
             continue
         contrasts = x[:, against].transpose(0, 1).flatten(0, 1)
-        values = (x[:, view] @ contrasts.T).view(instances, len(against), instances)
+        values = matmul(x[:, view], contrasts.T).view(instances, len(against), instances)
         if pointwise is not None:
             values = pointwise(values, *parameters)
         left_out = own[:, None]

@@ -56,8 +56,8 @@ class Anchored(Pairs):
 class SupCon(NTXent):
     """Supervised contrastive loss: all views of all instances of a label are positives.
 
-    Called with labels (M,): `SupCon()(z, labels=labels)`. Without labels an instance is its own class, and the loss is
-    `NTXent`. With them, an instance with one present view has positives too: other instances of its label.
+    Called with labels (M,): `SupCon()(z, labels=labels)`. An instance with one present view has positives too: other
+    instances of its label. Where each instance has a label of its own, the loss is `NTXent`.
 
     Examples:
         >>> loss = SupCon()(torch.randn(8, 4, 16), labels=torch.arange(8) % 3)
@@ -65,11 +65,16 @@ class SupCon(NTXent):
 
     equation = "NT-Xent, the mean over all views of all instances of the label"
 
+    def accept_kernel(self, kernel: Kernel) -> Kernel:
+        if not isinstance(kernel, Gaussian):
+            raise ValueError(f"SupCon takes the Gaussian kernel, not {kernel}")
+        return kernel
+
     def forward(self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
-        if labels is None:
-            return super().forward(z, present)
         with full_precision(z):
             batch = self.prepare(z, present, labels)
+            if batch.labels is None:
+                raise ValueError("SupCon needs labels, SupCon()(z, labels=labels): without labels take NTXent (ntxent)")
             P, A = self.affinities(batch)
             energy = logsumexp(logaddexp(P, A), 2)
             positive, count = self._mean_positive(batch)
@@ -78,11 +83,9 @@ class SupCon(NTXent):
 
     def _mean_positive(self, batch: inputs.Batch) -> tuple[Tensor, Tensor]:
         """Mean of log K with all other present views of the label (M, N), and how many they are."""
-        if not isinstance(self.kernel, Gaussian):
-            raise ValueError(f"supcon with labels takes the Gaussian kernel, not {self.kernel}")
+        assert batch.labels is not None
         z = self.scaled(batch.z)
         present = torch.ones_like(z[:, :, 0]) if batch.present is None else batch.present.to(z)
-        assert batch.labels is not None
         classes, index = batch.labels.unique(return_inverse=True)
         # The inner product is linear: the sum over a class is the product with the class's sum.
         sums = z.new_zeros(len(classes), z.shape[2]).index_add(0, index, z.sum(1))

@@ -47,7 +47,11 @@ def get_objective(name: str, **options: Any) -> Objective:
         PVC(temperature=0.2, kernel=Gaussian(), arithmetic=False)
     """
     if not isinstance(name, str) or name not in OBJECTIVES:
-        near = difflib.get_close_matches(str(name).lower(), OBJECTIVES, n=3, cutoff=0.4)
+        near = (
+            ["ntxent"]
+            if str(name).lower() == "simclr"
+            else difflib.get_close_matches(str(name).lower(), OBJECTIVES, n=3, cutoff=0.4)
+        )
         hint = f": did you mean {' or '.join(near)}?" if near else "."
         raise ValueError(f"no objective {name!r}{hint} There are {', '.join(OBJECTIVES)}")
     return OBJECTIVES[name](**options)

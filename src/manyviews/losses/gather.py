@@ -7,7 +7,9 @@ the gradient of one process with the whole batch.
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import struct
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, autograd
@@ -32,37 +34,65 @@ def ranks(gather: bool) -> dist.ProcessGroup | None:
     return None
 
 
-def agree(z: object, masked: bool, labels: Tensor | None, ok: bool, group: dist.ProcessGroup) -> bool:
-    """Raise on every rank if one has failed or brings something else; True if one has a mask.
+class Local(NamedTuple):
+    """Input of a loss on this rank, which must fit that of the others."""
 
-    Every rank must come here, above all the one that is about to fail: the others wait for it.
+    z: Tensor
+    has_mask: bool
+    labels: Tensor | None
+    temperature: float | Tensor
+    options: str
+    """The loss and its options in words."""
+
+    def encode(self) -> list[int]:
+        """The same numbers on every rank, except for the first, which tells whether there is a mask."""
+        digest = hashlib.sha256(self.options.encode()).digest()[:8]
+        temperature = struct.pack("d", float(torch.as_tensor(self.temperature).detach()))
+        return [
+            self.has_mask,
+            *self.z.shape,
+            _code(self.z),
+            self.z.requires_grad and torch.is_grad_enabled(),
+            -1 if self.labels is None else _code(self.labels),
+            int.from_bytes(digest, "little", signed=True),
+            int.from_bytes(temperature, "little", signed=True),
+        ]
+
+
+def check_ranks_agree(local: Local, ok: bool, group: dist.ProcessGroup) -> bool:
+    """Raise on every rank if the input of one is bad or does not fit; True if one has a mask.
+
+    This is a collective: the rank with bad input (`ok` is false) must call it before it raises, since the others wait.
     """
-    brought: list[Any] = [(), -1, False, -1]
-    if ok and isinstance(z, Tensor):
-        kind = -1 if labels is None else _code(labels)
-        brought = [tuple(z.shape), _code(z), z.requires_grad and torch.is_grad_enabled(), kind]
-    shape, *rest = brought
-    told = [ok, masked, *(*shape, 0, 0, 0)[:3], *rest]
+    numbers = [int(ok), *(local.encode() if ok else [0] * 9)]
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
-    mine = torch.tensor([int(part) for part in told], device=device)
-    heard = mine.new_empty(dist.get_world_size(group) * len(mine))
-    _all_gather(heard, mine, group)
+    packed = torch.tensor([int(number) for number in numbers], device=device)
+    gathered = packed.new_empty(dist.get_world_size(group) * len(packed))
+    _all_gather(gathered, packed, group)
     if not ok:
         return False
-    answers = heard.view(-1, len(mine)).tolist()
-    for rank, (good, _, *theirs) in enumerate(answers):
-        if not good:
+    here, ranks = dist.get_rank(group), gathered.view(-1, len(packed)).tolist()
+    for rank, (is_good, _, *remote) in enumerate(ranks):
+        if not is_good:
             raise ValueError(f"rank {rank} was given bad input (its own error says what)")
-        if theirs[:3] != list(shape):
+        if remote[:3] != numbers[2:5]:
             raise ValueError(
-                f"embeddings of shape {tuple(theirs[:3])} on rank {rank} but {shape} on rank {dist.get_rank(group)}: "
+                f"embeddings of shape {tuple(remote[:3])} on rank {rank} but {tuple(local.z.shape)} on rank {here}: "
                 "every rank must bring as many instances (drop_last=True)"
             )
-        names = ("another dtype", "requires_grad otherwise", "labels otherwise (none, or of another dtype)")
-        for name, here, there in zip(names, mine[5:].tolist(), theirs[3:], strict=True):
-            if here != there:
-                raise ValueError(f"rank {rank} brings {name} than rank {dist.get_rank(group)}: all must be alike")
-    return any(mask for _, mask, *_ in answers)
+        for what, mine, other in zip(_MUST_AGREE, numbers[5:], remote[3:], strict=True):
+            if mine != other:
+                raise ValueError(f"{what} on rank {rank} than on rank {here}: they must be the same on all ranks")
+    return any(has_mask for _, has_mask, *_ in ranks)
+
+
+_MUST_AGREE = (
+    "another dtype",
+    "another requires_grad",
+    "other labels (none, or of another dtype)",
+    "another loss, or other options of it,",
+    "another temperature (if it is learned, average its gradient over ranks)",
+)
 
 
 def _code(tensor: Tensor) -> int:

@@ -11,6 +11,7 @@ from torch import distributed as dist
 
 from manyviews.losses import gather
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 STACK = "stack views that are tensors of their own, torch.stack([z1, z2], 1)"
 """What to do with embeddings as losses of two views take them."""
 
@@ -39,19 +40,24 @@ def prepare(
     present: Tensor | None,
     labels: Tensor | None,
     temperature: float | Tensor,
+    options: str,
     group: dist.ProcessGroup | None,
 ) -> Batch:
-    """Check, normalise in float32 or float64, and gather a batch."""
+    """Check, normalise in float32 or float64, and gather a batch.
+
+    `options` describes the loss: on several ranks it must be the same, as must the temperature.
+    """
+    local = gather.Local(z, present is not None, labels, temperature, options)
     try:
         check_temperature(temperature)
         check(z, present, labels)
         unit_z = unit(z, present)
     except (TypeError, ValueError):
         if group is not None:
-            gather.agree(z, False, labels, False, group)
+            gather.check_ranks_agree(local, False, group)
         raise
     if group is not None:
-        if gather.agree(z, present is not None, labels, True, group) and present is None:
+        if gather.check_ranks_agree(local, True, group) and present is None:
             present = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
         unit_z = gather.all_gather(unit_z, group)
         present = None if present is None else gather.all_gather(present, group)
@@ -73,8 +79,8 @@ def check(z: Tensor, present: Tensor | None = None, labels: Tensor | None = None
         )
     if z.shape[2] < 1:
         raise ValueError(f"embeddings must have a dimension, got shape {shape}")
-    if not z.is_floating_point():
-        raise TypeError(f"embeddings must be floating point, got {z.dtype}: call .float() on them")
+    if z.dtype not in FLOATS:
+        raise TypeError(f"embeddings must be {', '.join(map(str, FLOATS))}, got {z.dtype}: call .float() on them")
     if present is not None:
         _check_present(present, z)
     if labels is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
+from torch._compile import _disable_dynamo
 
 from manyviews.losses import affinity, gather, inputs
 from manyviews.losses.kernels import Gaussian, Kernel, PositiveKernel
@@ -118,8 +120,13 @@ class Objective(nn.Module):
             P, A = self.affinities(batch)
             return self.reduce(self.formula(P, A), (P != -torch.inf).flatten(1).any(1), batch)
 
+    # Under torch.compile the checks and the tiles run as they are: the checks read values, and the tiles unrolled into
+    # a graph take minutes to compile. (torch.compiler.disable would import the compiler with the package.)
+    @_disable_dynamo
     def prepare(self, z: Tensor, present: Tensor | None = None, labels: Tensor | None = None) -> inputs.Batch:
-        return inputs.prepare(z, present, labels, self.temperature, gather.ranks(self.gather))
+        group = gather.ranks(self.gather)
+        options = "" if group is None else self._describe_options()
+        return inputs.prepare(z, present, labels, self.temperature, options, group)
 
     def affinities(self, batch: inputs.Batch) -> tuple[Tensor, Tensor]:
         """P and A of a batch."""
@@ -162,6 +169,7 @@ class Objective(nn.Module):
             return None, ()
         return lambda s, t: kernel.log(s) / t, (self._temperature_tensor(),)
 
+    @_disable_dynamo
     def energies(
         self,
         z: Tensor,
@@ -221,6 +229,18 @@ class Objective(nn.Module):
     def _temperature_tensor(self) -> Tensor:
         temperature = self.temperature
         return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature, dtype=torch.float64)
+
+    def _describe_options(self) -> str:
+        """The class and every option but the temperature, the same for equal losses."""
+
+        def describe(value: object) -> str:  # other objects may be printed with their address
+            plain = (
+                value is None or isinstance(value, (bool, int, float, str, tuple)) or dataclasses.is_dataclass(value)
+            )
+            return repr(value) if plain else type(value).__qualname__
+
+        options = {k: describe(v) for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
+        return f"{type(self).__qualname__} {options}"
 
     def extra_repr(self) -> str:
         """The options in which this objective may differ from another of its class."""

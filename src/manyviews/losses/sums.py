@@ -46,6 +46,14 @@ class Tile(NamedTuple):
         rows, views, columns = (s.stop - s.start for s in (self.rows, self.views, self.columns))
         return rows, views, columns
 
+    def flat_slices(self, instances: int) -> tuple[slice, slice]:
+        """The tile's rows and its columns among all views * instances rows."""
+        last = self.views.stop - 1
+        return (
+            slice(self.view * instances + self.rows.start, self.view * instances + self.rows.stop),
+            slice(self.views.start * instances + self.columns.start, last * instances + self.columns.stop),
+        )
+
 
 class Sums:
     """Sums over tiles: what a tile holds (i, m, j), and how it answers to a change of the sums."""
@@ -107,7 +115,7 @@ class Exponential(Sums):
         return None if end is None else _part(self.kept[:end], tile)
 
     def values(self, tile: Tile, into: Tensor) -> Tensor:
-        torch.mm(self.anchors(tile), self.contrasts(tile).T, out=into.flatten(1))
+        torch.mm(self.anchors(tile), self.contrasts(tile).T, out=into.view(len(into), -1))
         return self.leave_out(into.exp2_(), tile, 0.0)
 
     def add(self, total: Tensor, tile: Tile) -> None:

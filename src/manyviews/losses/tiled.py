@@ -147,13 +147,15 @@ class _TiledEnergies(autograd.Function):
             weight = weight.clone()
             dist.all_reduce(weight, group=ctx.group)
         sums.start_backward(weight, energies)
-        gradient = torch.zeros_like(sums.rows)
+        views, instances, dim = sums.rows.shape
+        # Two-dimensional, so that a tile's part is a slice: a reshaped part may be a copy, to which adding is lost.
+        gradient = sums.rows.new_zeros(views * instances, dim)
         for tile in ctx.tiles:
             slope = sums.slope(tile).flatten(1)
-            gradient[tile.view, tile.rows].addmm_(slope, sums.contrasts(tile))
+            rows, columns = tile.flat_slices(instances)
+            gradient[rows].addmm_(slope, sums.contrasts(tile))
             if not tile.symmetric:
-                columns = gradient[tile.views, tile.columns].flatten(0, 1)
-                columns.addmm_(slope.T, sums.anchors(tile))
+                gradient[columns].addmm_(slope.T, sums.anchors(tile))
         gradient, *parameters = sums.finish_backward(gradient)
         sums.put_down()
-        return (gradient.transpose(0, 1), *[None] * 6, *parameters)
+        return (gradient.view(views, instances, dim).transpose(0, 1), *[None] * 6, *parameters)

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from manyviews.data import Split
+from manyviews.data.dataset import check_split
 from manyviews.models.embedder import Embedded
 from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
 from manyviews.models.features import SequenceEncoder, Standardise, VectorEncoder
+from manyviews.utils.text import describe_type
 
 Kind = Literal["sequence", "vector", "image"]
 
@@ -109,6 +111,7 @@ class ModalityEncoder(nn.Module):
 
         `options` are those of `ModalityDescription`: dim, layers, heads, dropout, image_encoder.
         """
+        check_split(split)
         kinds: dict[str, tuple[Kind, int]] = {}
         for name in names:
             if name not in split.modalities:
@@ -127,6 +130,14 @@ class ModalityEncoder(nn.Module):
         return made
 
     def forward(self, views: Sequence[Tensor]) -> Tensor:
+        listed = isinstance(views, (list, tuple))
+        if not listed or len(views) != len(self.names) + 2 or not all(isinstance(part, Tensor) for part in views):
+            given = f"[{', '.join(type(part).__name__ for part in views)}]" if listed else describe_type(views)
+            shape = f"(B, {len(self.names)})"
+            raise ValueError(
+                f"a batch must be a list of the rows of {', '.join(self.names)}, their lengths {shape} and presence "
+                f"{shape}, got {given}: ModalityBatches(split, encoder.names).of(index) makes it"
+            )
         *rows, lengths, present = views
         self._check(rows, lengths, present)
         like = next(self.parameters(), self.centre)
@@ -147,10 +158,10 @@ class ModalityEncoder(nn.Module):
         return torch.where(present[..., None], h, self.centre.to(h)).flatten(1)
 
     def _check(self, rows: Sequence[Tensor], lengths: Tensor, present: Tensor) -> None:
-        if len(rows) != len(self.names) or lengths.shape != present.shape or lengths.shape[1:] != (len(self.names),):
+        if lengths.shape != present.shape or lengths.shape[1:] != (len(self.names),):
             raise ValueError(
-                f"a batch must hold {', '.join(self.names)}, lengths and presence (B, {len(self.names)}), got "
-                f"{len(rows)} modalities, {tuple(lengths.shape)} and {tuple(present.shape)}"
+                f"lengths and presence of a batch must be (B, {len(self.names)}), got "
+                f"{tuple(lengths.shape)} and {tuple(present.shape)}"
             )
         if present.dtype != torch.bool:
             raise ValueError(f"presence must be bool, got {present.dtype}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import operator
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -21,6 +21,9 @@ from torch import Tensor, nn
 from manyviews.data import DatasetError, pixels, read_image
 from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
 from manyviews.models.modalities import Kind, ModalityDescription, ModalityEncoder
+from manyviews.utils.budget import memory_share
+from manyviews.utils.text import escape_surrogates
+from manyviews.utils.untrusted import check_regular, parse_json
 from manyviews.views import plain_views
 
 KEY = "manyviews"
@@ -29,6 +32,8 @@ OPTIONS: Mapping[str, type] = {"stem": str, "width": float}
 """What a file may say of an encoder besides its name: no option of another package's is passed on."""
 MOST_SIDE = 4096
 """Of a side of an encoder's images."""
+LAYER_BYTES = 12
+"""Bytes of memory for each number in the largest layer: its input, its output and a residual."""
 ENCODER_NAME = r"((timm|torchvision):)?[\w.-]+"
 MOST = 10_000
 """Of whatever else a file asks for: features, dimensions, layers of all modalities."""
@@ -133,10 +138,24 @@ def read_encoder(path: Path) -> tuple[nn.Module, Description]:
     try:
         with torch.device("meta") if ours else nullcontext():
             encoder = get_encoder(about.encoder, **about.options)
+            if ours and LAYER_BYTES * _largest_layer(encoder, about.size) > memory_share():
+                raise ValueError(f"one image of {about.size} x {about.size} would take more memory than there is")
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise EncoderError(f"{path}: {error}") from error
     fill(encoder, path, about.encoder)
     return encoder, about
+
+
+def _largest_layer(encoder: nn.Module, size: int) -> int:
+    """Numbers in the largest output of a module for one image, without memory for any."""
+    counts: list[int] = []
+    hooks = [part.register_forward_hook(lambda *told: counts.append(told[-1].numel())) for part in encoder.modules()]
+    with torch.no_grad():
+        encoder.eval()(torch.empty(1, 3, size, size))
+    for hook in hooks:
+        hook.remove()
+    encoder.train()
+    return max(counts)
 
 
 def read_modality_encoder(path: Path) -> ModalityEncoder:
@@ -164,13 +183,8 @@ def holds_modalities(path: Path) -> bool:
 
 def fill(module: nn.Module, path: Path, what: str) -> None:
     """Load the weights in a file, all of them and no others, or say how they do not fit."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        found = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise EncoderError(f"cannot read {path}: {error}") from error
+    with _opened_file(path) as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
     wanted = module.state_dict()
     wrong = [f"it has no {name}" for name in wanted if name not in found]
     wrong += [f"it has {name}" for name in found if name not in wanted]
@@ -188,41 +202,54 @@ def fill(module: nn.Module, path: Path, what: str) -> None:
     module.load_state_dict(found)
 
 
+@contextmanager
+def _get_readable(path: Path) -> Iterator[Path]:
+    """The path or, where it is not UTF-8, another one of the same file: the library of safetensors takes only UTF-8."""
+    if escape_surrogates(str(path)) == str(path):
+        yield path
+        return
+    with path.open("rb") as file:
+        yield Path(f"/dev/fd/{file.fileno()}")
+
+
 def rows_in(path: Path, name: str) -> int:
     """The length of a tensor in a file."""
-    from safetensors import SafetensorError, safe_open
+    with _opened_file(path) as file:
+        return int(file.get_slice(name).get_shape()[0])
+
+
+@contextmanager
+def _opened_file(path: Path) -> Iterator[Any]:
+    from safetensors import safe_open
 
     try:
-        with safe_open(path, framework="pt") as file:
-            return int(file.get_slice(name).get_shape()[0])
-    except (OSError, SafetensorError, IndexError) as error:
-        raise EncoderError(f"cannot read {name} of {path}: {error}") from error
+        check_regular(path)
+        with _get_readable(path) as readable, safe_open(readable, framework="pt") as file:
+            yield file
+    # Of a broken header, of types that torch has not, of tensors that are not there.
+    except Exception as error:
+        raise EncoderError(f"cannot read {path}: {error}") from error
 
 
 def _description(path: Path) -> Description | ModalityDescription:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(KEY)
-    except (OSError, SafetensorError) as error:
-        raise EncoderError(f"cannot read {path}: {error}") from error
+    with _opened_file(path) as file:
+        text, count = (file.metadata() or {}).get(KEY), len(file.keys())
     if text is None:
         raise EncoderError(f"{path} does not say which encoder it holds, as files of manyviews do: train the run again")
     try:
-        said = json.loads(text)
+        said = parse_json(text)
         if "modalities" in said:
-            return _modalities(said)
+            return _modalities(said, count)
         options = {name: OPTIONS[name](value) for name, value in said["options"].items()}
         about = Description(said["encoder"], options, operator.index(said["size"]))
         if not re.fullmatch(ENCODER_NAME, about.encoder) or not 1 <= about.size <= MOST_SIDE:
             raise ValueError(f"encoder {about.encoder!r} for images of {about.size} x {about.size}")
         return about
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise EncoderError(f"{path} describes its encoder in a way that cannot be read: {error!r}") from error
 
 
-def _modalities(said: dict[str, Any]) -> ModalityDescription:
+def _modalities(said: dict[str, Any], tensors: int) -> ModalityDescription:
     kinds: dict[str, tuple[Kind, int]] = {}
     for name, (kind, features) in said["modalities"].items():
         if kind not in get_args(Kind):
@@ -230,7 +257,10 @@ def _modalities(said: dict[str, Any]) -> ModalityDescription:
         kinds[str(name)] = (kind, operator.index(features))
     numbers = {name: operator.index(said[name]) for name in ("dim", "layers", "heads")}
     asked = [len(kinds), *numbers.values(), *(features for kind, features in kinds.values() if kind != "image")]
-    asked.append(len(kinds) * numbers["layers"])
+    # Each layer of a sequence, and each modality, has tensors of its own: none is built that the file has not.
+    asked.append(len(kinds) + numbers["layers"] * sum(kind == "sequence" for kind, _ in kinds.values()))
+    if asked[-1] > tensors:
+        raise ValueError(f"{asked[-1]} layers in a file of {tensors} tensors")
     if not all(1 <= number <= MOST for number in asked) or not re.fullmatch(ENCODER_NAME, said["image_encoder"]):
         raise ValueError(f"sizes {asked} and an encoder {said['image_encoder']!r}")
     return ModalityDescription(kinds, **numbers, dropout=float(said["dropout"]), image_encoder=said["image_encoder"])

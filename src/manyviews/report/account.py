@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from manyviews.training import ConfigError, Run
-from manyviews.training.config import MADE_WITH
-from manyviews.training.run import CONFIG
+from manyviews.training.run import CONFIG, made_with_in
+from manyviews.utils.untrusted import read_text
 
 MOST_WARNINGS = 5
 
@@ -46,6 +44,11 @@ class Account:
     def objective(self) -> str:
         return "supervised" if self.run.config.supervised else self.run.config.objective
 
+    @property
+    def trained_on(self) -> bool:
+        """Whether the instances that were monitored are trained on."""
+        return not self.run.config.held_out
+
     def geometry(self, kind: str) -> dict[str, Any]:
         """Of representations h or embeddings z, all modalities together; empty if it was not looked at."""
         shape = (self.evaluation.get("geometry") or {}).get(kind) or {}
@@ -55,6 +58,16 @@ class Account:
     def watched(self, name: str) -> float | None:
         """The last look at the watched instances in training."""
         return next((row[name] for row in reversed(self.metrics) if name in row), None)
+
+
+def whom(accounts: Sequence[Account]) -> str:
+    """Whether the metrics of the training are of held-out instances or of instances that are trained on."""
+    names = [account.name for account in accounts if account.trained_on]
+    if len(names) == len(accounts):
+        return "Of instances that are trained on, not of new ones."
+    if not names:
+        return "Of held-out instances."
+    return f"Of held-out instances; in {', '.join(names)} of instances that are trained on, not of new ones."
 
 
 def accounts(paths: Sequence[str | Path]) -> list[Account]:
@@ -94,8 +107,6 @@ def _account(run: Run, name: str, number: int) -> Account:
         troubles.append(f"metrics.csv cannot be read: {error}.")
     try:
         evaluation = run.evaluation or {}
-        if not isinstance(evaluation, dict):
-            raise ConfigError("it holds no names")
     except (OSError, ValueError) as error:
         evaluation = {}
         troubles.append(f"evaluation.json cannot be read: {error}.")
@@ -109,15 +120,14 @@ def _account(run: Run, name: str, number: int) -> Account:
 
 
 def _made_with(path: Path) -> dict[str, str]:
-    found = yaml.safe_load((path / CONFIG).read_text()).get(MADE_WITH)
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+    return made_with_in(read_text(path / CONFIG))
 
 
 def _warnings(path: Path) -> list[str]:
     """What the run was warned of, the last of each kind of line."""
     try:
-        lines = (path / "log.txt").read_text(errors="replace").splitlines()
-    except OSError:
+        lines = read_text(path / "log.txt", errors="replace").splitlines()
+    except (OSError, ValueError):
         return []
     said = dict.fromkeys(line.partition("  warning: ")[2] for line in lines if "  warning: " in line)
     return [f"Warned in training: {line}" for line in list(said)[-MOST_WARNINGS:]]

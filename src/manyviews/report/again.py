@@ -95,6 +95,10 @@ def facts(account: Account) -> dict[str, str]:
         f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}, batches of {config.instances:,} instances, "
         f"{config.optimiser}, learning rate {plain(config.learning_rate)}, seed {config.seed}"
     )
+    if config.init is not None:
+        told["began with"] = account.made_with.get("init", str(config.init))
+    for one in account.run.extended:
+        told["training"] += f"; {one.epochs_before} epochs until step {one.step:,}, then planned for {one.epochs}"
     if "started" in account.made_with:
         told["started"] = account.made_with["started"].replace("T", " ")
     return told

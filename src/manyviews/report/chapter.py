@@ -15,10 +15,12 @@ from manyviews.report.again import Again, again, facts
 from manyviews.report.charts import Figure
 from manyviews.report.curves import spectra
 from manyviews.report.map import Map, map_of
-from manyviews.report.seen import data_of, see
+from manyviews.report.seen import see
 from manyviews.report.sheets import Sheet, neighbour_sheet, view_sheet
 from manyviews.report.subsets import subset_kinds, subsets_figure, subsets_table
 from manyviews.report.tables import Table, between_table, comparison, geometry_table, retrieval_table, scores_table
+from manyviews.training.source import load_data
+from manyviews.utils.untrusted import MALFORMED
 
 T = TypeVar("T")
 
@@ -57,7 +59,7 @@ def sound(account: Account) -> Account:
         evaluated(account)
         comparison([account])
         spectra([account])
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         trouble = f"evaluation.json is not as this version writes it ({type(error).__name__}: {error})."
         return dataclasses.replace(account, evaluation={}, troubles=[*account.troubles, trouble])
     return account
@@ -82,7 +84,7 @@ def chapter(account: Account, instances: int, workers: int, device: torch.device
     made = Chapter(account, facts(account), again(account), evaluated(account))
     if made.evaluated.scores is None:
         made.why["scores"] = str(account.evaluation.get("why") or "There is no evaluation.json with scores.")
-    data = _attempt(made, ("views", "neighbours", "map"), "The data cannot be read", lambda: data_of(run))
+    data = _attempt(made, ("views", "neighbours", "map"), "The data cannot be read", lambda: load_data(run.config))
     if data is None:
         return made
     made.views = _attempt(made, ("views",), "The views cannot be drawn", lambda: view_sheet(run, data))
@@ -102,6 +104,6 @@ def _attempt(made: Chapter, parts: tuple[str, ...], what: str, work: Callable[[]
     """What comes of the work; a mistake in it is written down for the parts that needed it."""
     try:
         return work()
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, RuntimeError, MemoryError, *MALFORMED) as error:
         made.why |= dict.fromkeys(parts, f"{what}: {error}")
         return None

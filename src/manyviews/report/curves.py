@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from manyviews.report.account import Account
+from manyviews.report.account import Account, whom
 from manyviews.report.charts import Figure, Line, line_chart
 
 CURVES = {
@@ -18,13 +18,17 @@ CURVES = {
 }
 NOTES = {
     "loss": "Of the batches.",
-    "knn": "Of the watched instances, by representations.",
+    "knn": "By representations.",
     "alignment": "Distance² of two views; 0 when they meet.",
     "uniformity": "0 for one point, -4 spread evenly.",
     "rank": "Dimensions that embeddings fill.",
     "rankme": "Dimensions that embeddings use evenly.",
     "temperature": "As it was learned.",
 }
+
+
+MONITORED = ("knn", "alignment", "uniformity", "rank", "rankme")
+"""Metrics of instances that are held out or, in some runs, trained on."""
 
 
 def curves(accounts: Sequence[Account]) -> tuple[list[Figure], list[str]]:
@@ -34,9 +38,17 @@ def curves(accounts: Sequence[Account]) -> tuple[list[Figure], list[str]]:
         if name == "temperature" and not any(account.run.config.settled().learnable for account in accounts):
             continue
         note = NOTES[name]
+        used = sorted({f"{row['knn_k']:.0f}" for account in accounts for row in account.metrics if "knn_k" in row})
+        if name == "knn" and used:
+            note += f" k = {', '.join(used)}."
         if name == "loss" and len({account.objective for account in accounts}) > 1:
             note += " Losses of different objectives are not to be compared."
-        figure = line_chart(title, [_line(account, name) for account in accounts], shares=name == "knn", note=note)
+        shown = title
+        if name in MONITORED:
+            note += f" {whom(accounts)}"
+            seen = [account.trained_on for account in accounts]
+            shown += ", trained-on instances" if all(seen) else ", some trained on" if any(seen) else ""
+        figure = line_chart(shown, [_line(account, name) for account in accounts], shares=name == "knn", note=note)
         if figure is None:
             left_out.append(title if title in ("kNN", "RankMe") else title.lower())
         else:

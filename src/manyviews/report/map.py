@@ -14,6 +14,7 @@ from manyviews.report.markup import element, number
 from manyviews.report.pictures import Thumbnails, thumbnails
 from manyviews.report.seen import Seen
 from manyviews.report.tsne import tsne
+from manyviews.utils.text import escape_control_characters
 
 WIDTH, EDGE = 640, 10
 LOWEST, HIGHEST = 0.45, 0.8
@@ -76,8 +77,8 @@ def map_of(seen: Seen, name: str) -> Map | None:
         ],
         f"t-SNE of the representations of {what}: near points are alike, and distances between far groups mean little.",
         {
-            "ids": [seen.ids[place] for place in order],
-            "texts": [labels.texts[place] for place in order],
+            "ids": [escape_control_characters(seen.ids[place]) for place in order],
+            "texts": [escape_control_characters(labels.texts[place]) for place in order],
             "cells": order,
         },
         None if pictures is None else thumbnails(pictures),

@@ -22,6 +22,7 @@ from manyviews.report.tables import comparison
 from manyviews.training import ConfigError, device_of
 from manyviews.training.config import Device
 from manyviews.training.files import check_writable, write_atomically
+from manyviews.utils.text import escape_control_characters
 
 INSTANCES = 1000
 """Of a map."""
@@ -61,8 +62,7 @@ def write_report(
     check_writable(path, (".html", ".htm"))
     where = device_of(device)
     text = rendered([chapter(account, instances, workers, where) for account in known])
-    # A name of a file may hold what is no text.
-    content = text.encode("utf-8", "replace")
+    content = "\n".join(map(escape_control_characters, text.split("\n"))).encode()
     write_atomically(path, content)
     return len(content)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from manyviews.data import Dataset, DatasetError, ImageFiles, Split, load_dataset
+from manyviews.data import Dataset, DatasetError, ImageFiles, Split
 from manyviews.data.dataset import IMAGE
 from manyviews.evaluation.knn import check_finite
 from manyviews.evaluation.modalities import represented
@@ -61,11 +61,6 @@ class Seen:
         return [image_of(images, number) for number in numbers]
 
 
-def data_of(run: Run) -> Dataset:
-    config = run.config
-    return load_dataset(config.data, classes=config.classes, strict=config.strict, follow_links=config.follow_links)
-
-
 def see(run: Run, data: Dataset, count: int, workers: int, device: torch.device) -> Seen:
     """Encode up to `count` instances of what the run is tested on: the same for all runs of the same data.
 
@@ -74,9 +69,9 @@ def see(run: Run, data: Dataset, count: int, workers: int, device: torch.device)
     """
     name = tested_split(data, EvaluationConfig())
     split = data[name]
-    part = Part.of(data, name, run.config.limit if name == "train" else None)
+    part = Part.of(data, name)
     index = part.index[permutation(len(part.index), 0)[:count]].sort().values
-    with threads(dataclasses.replace(run.config, devices=1)):
+    with threads(dataclasses.replace(run.config, devices=1), data):
         if run.config.policy == "modalities":
             fused = read_modality_encoder(run.encoder_file).to(device)
             h = fused.fused(*represented(fused, ModalityBatches(split, fused.names), index))

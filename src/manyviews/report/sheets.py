@@ -50,10 +50,9 @@ def view_sheet(run: Run, data: Dataset) -> Sheet:
     if run.config.policy == "modalities":
         return _modality_sheet(run, data)
     config, split = run.config, data["train"]
-    if None in (config.size, config.strength, config.blur):
+    if None in (config.size, config.strength, config.blur, config.held_out):
         raise ConfigError("its config.yaml leaves open how views are drawn, which that of a run never does")
-    total = min(len(split), config.limit or len(split))
-    trained = apart(total, config.seed, config.held_out)[0]
+    trained = apart(len(split), config.seed, config.held_out)[0]
     index = trained[permutation(len(trained), 0)[:ROWS]].sort().values
     images = [image_of(split.images, number) for number in index.tolist()]
     count = min(config.views, MOST_VIEWS)

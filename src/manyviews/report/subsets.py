@@ -12,9 +12,8 @@ from manyviews.report.charts import Figure
 from manyviews.report.markup import element, number
 from manyviews.report.scales import AsText, Axis, linear_axis, percent, plain, tick_text
 from manyviews.report.tables import NUMBERS, Cell, Row, Table
+from manyviews.training.compare import METRICS
 
-METRICS = ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE")
-"""The first of them that there is, is drawn."""
 MARKS = {"raw": 5, "own": 0, "filled": 2, "common": 3}
 WIDTH, ROW, DOT, EDGE, FOOT = 420, 20, 17, 14, 30
 
@@ -69,6 +68,7 @@ def subset_kinds(found: Mapping[str, Any]) -> list[tuple[str, Markup]]:
 
 
 def metric_of(subsets: Mapping[str, Mapping[str, Any]]) -> str:
+    """The metric that is drawn: the first of METRICS that there is."""
     known = next(iter(next(iter(subsets.values()))["scores"].values()))
     return next((name for name in METRICS if name in known), next(iter(known)))
 

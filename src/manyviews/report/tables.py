@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from manyviews.evaluation.represent import GEOMETRY
-from manyviews.report.account import Account
+from manyviews.report.account import Account, whom
 from manyviews.report.scales import percent, plain
+from manyviews.training.compare import describe_evaluation, name_knn
 
 TRAINED = "trained encoder"
 NUMBERS = ("MAE", "Corr")
 """Metrics that are no shares."""
 NOTHING = "\N{EN DASH}"
-FOOTNOTE = "* While it was trained, of the watched instances: there is no evaluation yet."
+FOOTNOTE = "* While it was trained: there is no evaluation yet."
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,18 @@ def comparison(accounts: Sequence[Account]) -> Table:
     rows = [Row(account.name, _compared(account), number=account.number) for account in accounts]
     notes = []
     if any(cell.text.endswith("*") for row in rows for cell in row.cells):
-        notes.append(FOOTNOTE)
+        notes.append(f"{FOOTNOTE} {whom(accounts)}")
     if len({account.data for account in accounts}) > 1:
         notes.append("The runs are of different data: their scores are not to be compared.")
+    for account in accounts:
+        notes += [f"{account.name}: {line}." for line in account.evaluation.get("better_baselines", [])]
     return Table("Runs side by side", [*head, "epochs", "data"], rows, notes)
 
 
 def _compared(account: Account) -> list[Cell]:
     score = (account.evaluation.get("scores") or {}).get(TRAINED, {})
     shape = account.geometry("z") or account.geometry("h")
-    knn = share_cell(score["knn"]) if "knn" in score else _watched(account, "knn")
+    knn = share_cell(score["knn"], score.get("knn_k")) if "knn" in score else _watched(account, "knn")
     cells = [Cell(account.objective), Cell(account.views), knn]
     if "heads" in score:
         cells.append(Cell("MAE " + plain(statistics.fmean(head["MAE"] for head in score["heads"]))))
@@ -79,32 +83,29 @@ def _watched(account: Account, name: str) -> Cell:
     value = account.watched(name)
     if value is None:
         return Cell(NOTHING)
-    text = percent(value) if name == "knn" else f"{value:.0f}" if name == "rank" else f"{value:.3f}"
-    return Cell(f"{text}*", value if name == "knn" else None)
+    if name == "knn":
+        return dataclasses.replace(share_cell(value, account.watched("knn_k")), text=f"{percent(value)}*")
+    return Cell(f"{value:.0f}*" if name == "rank" else f"{value:.3f}*")
 
 
-def share_cell(share: float | None) -> Cell:
-    return Cell(NOTHING) if share is None else Cell(percent(share), share)
+def share_cell(share: float | None, k: float | None = None) -> Cell:
+    """A share, with the k of a kNN below it."""
+    return Cell(NOTHING) if share is None else Cell(percent(share), share, small=f"k = {k:.0f}" if k else "")
 
 
 def scores_table(found: Mapping[str, Any]) -> Table:
     """Each representation's kNN and probe, or what layers make of quantities."""
     scores = found["scores"]
-    tested = "held-out" if found["held_out"] else found["split"]
-    lacking = f" without {', '.join(found['dropped'])}" if found.get("dropped") else ""
-    how = found["probe"]
-    method = f"means of {how['heads']} linear layers" if "heads" in how else f"probe {how['method']}"
-    notes = [
-        f"{found['test_instances']:,} {tested} instances{lacking}, labels of {found['train_instances']:,}; {method}."
-    ]
-    notes += [f"Note: {note}." for note in found["notes"]]
+    notes = [f"{describe_evaluation(found)}."]
+    notes += [f"Note: {note}." for note in [*found["notes"], *found.get("better_baselines", [])]]
     if found.get("labels") == "quantities":
         metrics = list(scores[TRAINED]["heads"][0])
         head = ["representation", *metrics]
         rows = [Row(name, [_metric_cell(one["heads"], m) for m in metrics]) for name, one in scores.items()]
     else:
         few = scores[TRAINED].get("few", {})
-        head = ["representation", "kNN", "linear probe", *(f"{one['labels']:,} labels" for one in few.values())]
+        head = ["representation", name_knn(scores[TRAINED]), "linear probe"]
+        head += [f"{one['labels']:,} labels" for one in few.values()]
         rows = [
             Row(
                 name,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from manyviews.data import Dataset
+from manyviews.data.dataset import take_rows
 from manyviews.evaluation import augmented, representations
 from manyviews.evaluation.knn import check_labelled
 from manyviews.evaluation.probe import Settings
-from manyviews.evaluation.represent import NO_EPOCH, Images, embedded_views, geometry_of
+from manyviews.evaluation.represent import NO_EPOCH, embedded_views, geometry_of
 from manyviews.models import Embedder
 from manyviews.training.config import Config
 from manyviews.training.images import LARGE, policy_of
@@ -34,7 +34,7 @@ def images_evaluated(
 ) -> dict[str, Any]:
     assert config.size is not None
     split = tested_split(data, how)
-    tests = Part.of(data, split, config.limit if split == "train" else None)
+    tests = Part.of(data, split)
     found: dict[str, Any] = {"split": split}
     parts = parts_of(data, tests, config, own)
     if isinstance(parts, str):
@@ -54,8 +54,7 @@ def images_evaluated(
             "test_instances": len(parts[1].index),
             "probe": probe_told(how, settings),
             "scores": {
-                name: _scores(encoder, *parts, config.size, len(data.classes), settings, how)
-                for name, encoder in encoders.items()
+                name: _scores(encoder, *parts, config.size, data, settings, how) for name, encoder in encoders.items()
             },
         }
     found["geometry"] = _geometry(embedder, tests, config, how.workers)
@@ -63,22 +62,16 @@ def images_evaluated(
 
 
 def _scores(
-    encoder: nn.Module, train: Part, test: Part, size: int, classes: int, settings: Settings, how: EvaluationConfig
+    encoder: nn.Module, train: Part, test: Part, size: int, data: Dataset, settings: Settings, how: EvaluationConfig
 ) -> dict[str, Any]:
     h, kept = representations(encoder, train.split.images, train.index, size, how.workers)
     queries, asked = representations(encoder, test.split.images, test.index, size, how.workers)
     # Labels outside the classes are a mistake of the data, named before anything is counted.
-    labels = check_labelled("training representations", h, train.labels(kept).to(h.device), classes)
-    answers = check_labelled("test representations", queries, test.labels(asked).to(h.device), classes)
-    images = _subset(train.split.images, kept) if how.augment else None
+    labels = check_labelled("training representations", h, train.labels(kept).to(h.device), len(data.classes))
+    answers = check_labelled("test representations", queries, test.labels(asked).to(h.device), len(data.classes))
+    images = take_rows(train.split.images, kept) if how.augment else None
     augment = None if images is None else augmented(encoder, images, size, workers=how.workers)
-    return class_scores(h, labels, queries, answers, classes, how, settings, augment)
-
-
-def _subset(images: Images, index: Tensor) -> Images:
-    if isinstance(images, Tensor):
-        return images[index]
-    return dataclasses.replace(images, paths=tuple(images.paths[number] for number in index.tolist()))
+    return class_scores(h, labels, queries, answers, data, how, settings, augment)
 
 
 def _geometry(embedder: Embedder, part: Part, config: Config, workers: int) -> dict[str, Any] | None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ from manyviews.data import Dataset, Split
 from manyviews.evaluation import linear_probe, linear_regression_probe, majority_baseline, sentiment_metrics
 from manyviews.evaluation.knn import check_labelled
 from manyviews.evaluation.modalities import (
+    SUMMARIES,
+    count_flattened_steps,
     embedded,
     geometry_between,
     mean_embedding,
@@ -27,7 +29,7 @@ from manyviews.evaluation.modalities import (
     set_centre,
     subsets,
 )
-from manyviews.evaluation.probe import QUANTITIES
+from manyviews.evaluation.probe import HELD_OUT, QUANTITIES
 from manyviews.evaluation.progress import tracked
 from manyviews.evaluation.represent import NO_EPOCH
 from manyviews.evaluation.sentiment import Scale, quantity_metrics, weighted_f1
@@ -60,7 +62,7 @@ def modalities_evaluated(
     # What training was to lack, the probe lacks too; what is dropped, only those who are tested.
     train = learned_from(data, config)
     data = dataclasses.replace(data, splits={**data.splits, "train": train})
-    tests = Part.of(data, split, None)
+    tests = Part.of(data, split)
     parts = parts_of(data, tests, config, own)
     tested = ModalityBatches(without(tests.split, how.drop), config.modalities).present(tests.index)
     if not tested.any():
@@ -101,7 +103,10 @@ class _Assessment:
         self.known, self.asked = (ModalityBatches(part.split, self.names) for part in (train, self.test))
 
     def found(self) -> dict[str, Any]:
-        raw = self.raw()
+        summaries = self.choose_summaries() if self.how.baselines else {}
+        raw = self.raw(summaries) if self.how.baselines else ([], [])
+        for name in [name for name, summary in summaries.items() if summary == "flattened"]:
+            summaries[name] = f"flattened at {count_flattened_steps(self.train.split, name)} steps"
         own = self.encoded(self.model.encoder)
         scores: dict[str, Any] = {"majority": self.majority()}
         if self.how.baselines:
@@ -118,7 +123,8 @@ class _Assessment:
         elif self.own:  # other data may have other labels
             scores["its own layer"] = self.own_layer()
         return {
-            "notes": [*notes_on(self.data, self.train, self.test), *self.notes()],
+            "notes": [*notes_on(self.data, self.train, self.test), *self.notes(summaries)],
+            "raw_features": summaries,
             "train_instances": len(self.train.index),
             "test_instances": len(self.test.index),
             "labels": "classes" if self.classes else "quantities",
@@ -130,10 +136,49 @@ class _Assessment:
             "subsets": self.subsets(raw, own) if self.how.subsets else {},
         }
 
-    def notes(self) -> list[str]:
+    def notes(self, summaries: Mapping[str, str]) -> list[str]:
         none = int((~self.asked.present(self.test.index).any(1)).sum())
         dropped = f" once {', '.join(self.how.drop)} is dropped" if self.how.drop else ""
-        return [f"{none} test instances have no modality left{dropped}: they get the prior"] if none else []
+        notes = [f"{none} test instances have no modality left{dropped}: they get the prior"] if none else []
+        if summaries:
+            count = len(self.validation_parts()[1].index)
+            each = ", ".join(f"{name} ({summary})" for name, summary in summaries.items())
+            notes.append(f"raw features of sequences, chosen on {count:,} instances that are not tested: {each}")
+        return notes
+
+    def validation_parts(self) -> tuple[Part, Part]:
+        """Instances to fit raw features to and others to choose among them on, none of them tested."""
+        valid = self.data.splits.get("valid")
+        if valid is not None and valid.labels is not None and tested_split(self.data, self.how) != "valid":
+            return self.train, Part(valid, torch.arange(len(valid)))
+        order = permutation(len(self.train.index), 0, NO_EPOCH)
+        count = len(order) // HELD_OUT
+        index = self.train.index[order]
+        return Part(self.train.split, index[count:]), Part(self.train.split, index[:count])
+
+    def choose_summaries(self) -> dict[str, str]:
+        """For each sequence the summary over its steps that a probe does best with; the mean if too few have it."""
+        chosen = {}
+        for name in self.names:
+            rows = self.train.split.modalities[name]
+            if isinstance(rows, Tensor) and rows.dim() == 3:
+                known, asked = (_keep_present(part, name) for part in self.validation_parts())
+                enough = len(known.index) >= 2 * HELD_OUT and len(asked.index)
+                chosen[name] = max(SUMMARIES, key=partial(self.validate, name, known, asked)) if enough else "mean"
+        return chosen
+
+    def validate(self, name: str, known: Part, asked: Part, summary: str) -> float:
+        """The accuracy, or minus the mean absolute error, of a probe on one modality's raw features."""
+        fitted = known.split.taken(known.index)
+        h, queries = (
+            raw_features(part.split.taken(part.index), [name], fitted, {name: summary})[0].to(self.labels.device)
+            for part in (known, asked)
+        )
+        answers = asked.labels().to(self.labels.device)
+        predictions = self.layers(h, known.labels().to(self.labels.device))[0](queries)
+        if self.classes:
+            return (predictions == answers).double().mean().item()
+        return -(predictions - answers).abs().mean().item()
 
     def encoded(self, encoder: ModalityEncoder) -> tuple[list[Tensor], list[Tensor]]:
         """Representations of each modality, of training and test instances; the mean for what is missing."""
@@ -155,10 +200,13 @@ class _Assessment:
         everyone = mean_embedding(known, there)[there.any(1)].mean(0)
         return torch.where(present.any(1, keepdim=True), mean_embedding(z, present), everyone)
 
-    def raw(self) -> tuple[list[Tensor], list[Tensor]]:
+    def raw(self, summaries: Mapping[str, str]) -> tuple[list[Tensor], list[Tensor]]:
         fitted = self.train.split.taken(self.train.index)
         known, asked = (
-            [rows[part.index].to(self.labels.device) for rows in raw_features(part.split, self.names, fitted)]
+            [
+                rows[part.index].to(self.labels.device)
+                for rows in raw_features(part.split, self.names, fitted, summaries)
+            ]
             for part in (self.train, self.test)
         )
         return known, asked
@@ -168,16 +216,17 @@ class _Assessment:
             return {"heads": [self.judged(layer(queries)) for layer in self.layers(h)]}
         labels = check_labelled("training representations", h, self.labels, self.classes)
         answers = check_labelled("test representations", queries, self.answers, self.classes)
-        return class_scores(h, labels, queries, answers, self.classes, self.how, self.settings)
+        return class_scores(h, labels, queries, answers, self.data, self.how, self.settings)
 
-    def layers(self, h: Tensor) -> list[Layer]:
+    def layers(self, h: Tensor, labels: Tensor | None = None) -> list[Layer]:
         """Fitted to representations (n, d) of training instances: a probe of classes, or some layers of quantities."""
+        labels = self.labels if labels is None else labels
         if self.classes:
             options: dict[str, Any] = {"method": "sgd", **self.settings} if self.how.probe == "sgd" else {}
-            probe = linear_probe(h, self.labels, classes=self.classes, **options)
+            probe = linear_probe(h, labels, classes=self.classes, **options)
             return [lambda queries: probe.logits(queries).argmax(1)]
         seeds = range(self.how.heads)
-        return [linear_regression_probe(h, self.labels, seed=seed, **self.settings).predict for seed in seeds]
+        return [linear_regression_probe(h, labels, seed=seed, **self.settings).predict for seed in seeds]
 
     def judged(self, guess: Tensor, among: Tensor | None = None) -> Metrics:
         """The metrics of classes or quantities that are said of the test instances, or of some of them."""
@@ -231,12 +280,20 @@ class _Assessment:
                 z, there = (part[:, chosen] for part in self.embeddings[1])
                 scores["common"] = _mean([self.judged(layer(self.common(z, there)), among) for layer in common])
             name = " + ".join(self.names[number] for number in chosen)
-            found[name] = {"instances": int(among.sum()), "scores": scores}
+            # All modalities, on the instances of the subset: what its scores can be compared with.
+            fused = _mean([self.judged(layer(_joined(own[1])), among) for layer in filled])
+            found[name] = {"instances": int(among.sum()), "scores": scores, "fused": fused}
         return found
 
     def of_subset(self, parts: Sequence[list[Tensor]], chosen: Sequence[int], among: Tensor) -> Metrics:
         known, asked = (_joined([part[number] for number in chosen]) for part in parts)
         return _mean([self.judged(layer(asked), among) for layer in self.layers(known)])
+
+
+def _keep_present(part: Part, name: str) -> Part:
+    """The instances of a part that have a modality."""
+    present = part.split.present
+    return Part(part.split, part.index[present[name][part.index]]) if name in present else part
 
 
 def without(split: Split, names: Sequence[str]) -> Split:

@@ -18,8 +18,11 @@ import yaml
 from manyviews.losses import get_objective
 from manyviews.models import ENCODERS, get_encoder
 from manyviews.models.resnet import Stem
+from manyviews.utils.text import describe_type
+from manyviews.utils.untrusted import parse_yaml
 from manyviews.views import SimCLRPolicy, fixed_batch
 
+LimitOrder = Literal["sample", "first"]
 Policy = Literal["crops", "modalities"]
 Optimiser = Literal["sgd", "lars", "adamw"]
 Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
@@ -28,6 +31,12 @@ Logger = Literal["tensorboard", "wandb", "wandb-offline"]
 
 MADE_WITH = "made_with"
 """What a run writes beside the fields: versions, commit, date. A run's config is thus a recipe too."""
+EXTENDED = "extended"
+"""What a run writes beside the fields where its number of epochs was changed on the way."""
+
+
+BATCH_SIZE = 128
+"""Of a config that gives none, where there are enough instances."""
 
 
 class ConfigError(ValueError):
@@ -46,15 +55,18 @@ class Config:
     data: str = "photos"
     """photos, digits, cifar10, cifar100, or a path: a folder of images, a .npz or .npy file, a bundle of features."""
     limit: int | None = None
-    """Take only the first so many training instances."""
+    """Take only so many of the training instances."""
+    limit_order: LimitOrder = "sample"
+    """Which ones: a sample, the same for all seeds and with as many of each class as can be; or the first ones."""
     classes: Path | None = None
     """A text file that names the classes (subfolders) to take, one a line."""
     strict: bool = False
     """A broken image is an error, instead of being named and left out."""
     follow_links: bool = False
     """Take images behind links that lead out of the folder."""
-    held_out: int = 250
-    """Training instances that are only watched. With 0 all are trained on, and some of those are watched."""
+    held_out: int | None = None
+    """Training instances that are only monitored. If not given, a tenth of them, 20 to 250, and none of fewer than 100.
+    With 0 all are trained on, and some of these are monitored: their kNN is then better than that of new instances."""
 
     policy: Policy = "crops"
     """Where views come from: augmented crops of images, or the modalities of an instance."""
@@ -93,6 +105,9 @@ class Config:
     dropout: float = 0.1
     """Share of the activations that encoders of features drop in training."""
 
+    init: Path | None = None
+    """A finished run whose encoder and head the training begins with; or a .safetensors file of an encoder alone."""
+
     objective: str = "mv-dhel"
     """As `manyviews losses` lists them."""
     released: bool = False
@@ -106,8 +121,8 @@ class Config:
 
     epochs: int = 10
     """Passes through the data."""
-    batch_size: int = 128
-    """Instances of a batch, on all ranks together."""
+    batch_size: int | None = None
+    """Instances of a batch, on all ranks together. If not given 128, or as many as there are to train on."""
     fixed_batch: bool = False
     """The batch size counts views instead of instances: it holds batch_size / views instances."""
     micro_batch: int | None = None
@@ -139,7 +154,8 @@ class Config:
     sync_batch_norm: bool = True
     """On several ranks batch norm sees the whole batch, as one rank would."""
     threads: int | None = None
-    """CPU threads of each process; the cores divided among the processes if not given."""
+    """CPU threads of each process. If not given, one for encoders of vectors and short sequences; else the CPUs that it
+    may use (affinity, cgroup quota) divided among the processes, at most OMP_NUM_THREADS and MKL_NUM_THREADS."""
     workers: int = 2
     """Processes that read images from disk; images in memory need none."""
     detect_anomaly: bool = False
@@ -147,6 +163,10 @@ class Config:
 
     eval_every: int = 0
     """Steps between looks at the watched instances (kNN, alignment, uniformity, rank); 0 for ten in a run."""
+    knn_k: int | None = None
+    """Neighbors that vote in kNN, at most all training instances. If not given: a tenth of the mean number of training
+    instances in a class, from 1 to 200; on CIFAR and ImageNet 200, as in the paper,
+    where classes have as many."""
     log_every: int = 10
     """Steps between writes to metrics.csv, which has a row for each step."""
     loggers: tuple[Logger, ...] = ()
@@ -167,7 +187,8 @@ class Config:
     @property
     def instances(self) -> int:
         """Of a batch, on all ranks together."""
-        return fixed_batch(self.batch_size, self.views) if self.fixed_batch else self.batch_size
+        size = BATCH_SIZE if self.batch_size is None else self.batch_size
+        return fixed_batch(size, self.views) if self.fixed_batch else size
 
     def check(self) -> None:
         """Raise a ConfigError for the first thing that cannot be."""
@@ -234,13 +255,14 @@ class Config:
     def from_yaml(cls, text: str, where: str = "the config") -> Config:
         """A config from the fields in a YAML text; those left out have their defaults."""
         try:
-            fields = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{where} is no YAML: {error}") from error
-        if not isinstance(fields, dict):
-            raise ConfigError(f"{where} must have lines like `views: 4`, got {type(fields).__name__}")
-        fields.pop(MADE_WITH, None)
-        return cls().changed(fields, where)
+            fields = parse_yaml(text)
+            for name in (MADE_WITH, EXTENDED):
+                fields.pop(name, None)
+            return cls().changed(fields, where)
+        except ConfigError:
+            raise
+        except (ValueError, OverflowError) as error:  # numbers that are too large for their field, or to be shown
+            raise ConfigError(f"{where} cannot be read: {error}") from error
 
     def changed(self, fields: Mapping[str, Any], where: str = "the config") -> Config:
         """The config with other values of some fields."""
@@ -260,8 +282,8 @@ class Config:
 
 
 _HOW = {
-    "data", "classes", "device", "devices", "nodes", "threads", "workers", "detect_anomaly", "eval_every", "log_every",
-    "loggers", "save_every", "save_minutes", "keep", "probe",
+    "data", "classes", "device", "devices", "nodes", "threads", "workers", "detect_anomaly", "eval_every", "knn_k",
+    "log_every", "loggers", "save_every", "save_minutes", "keep", "probe",
 }  # fmt: skip
 """Fields that say how to get to a result, not which. Of data, checkpoints know the images themselves: it may move."""
 
@@ -275,7 +297,7 @@ _LEAST = {
     "views": 0, "dim": 2, "layers": 1, "heads": 1,
     "limit": 2, "held_out": 0, "width": 0, "size": 1, "projection": 1, "epochs": 1, "batch_size": 2, "micro_batch": 1,
     "momentum": 0, "weight_decay": 0, "trust": 0, "seed": 0, "devices": 1, "nodes": 1, "threads": 1, "workers": 0,
-    "eval_every": 0, "log_every": 1, "save_every": 0, "save_minutes": 0, "keep": 1,
+    "eval_every": 0, "knn_k": 1, "log_every": 1, "save_every": 0, "save_minutes": 0, "keep": 1,
 }  # fmt: skip
 
 
@@ -290,7 +312,10 @@ def accept(owner: type, name: str, value: Any, where: str = "the config") -> Any
     try:
         return _as(kind, value)
     except (TypeError, ValueError):
-        raise ConfigError(f"{name} in {where} must be {_described(kind)}, got {value!r}") from None
+        plain = isinstance(value, (str, int, float, list, tuple, dict, Path, NoneType))
+        got = repr(value) if plain else describe_type(value)
+        hint = ": write it to a file or a folder, and give the path" if name == "data" and not plain else ""
+        raise ConfigError(f"{name} in {where} must be {_described(kind)}, got {got}{hint}") from None
 
 
 _types = lru_cache(typing.get_type_hints)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from manyviews.data import Dataset, ImageFiles
-from manyviews.evaluation import alignment, knn_classify, numerical_rank, rankme, representations, uniformity
+from manyviews.evaluation import alignment, numerical_rank, rankme, representations, score_knn, uniformity
 from manyviews.evaluation.progress import quiet
 from manyviews.evaluation.represent import embedded_views
 from manyviews.models import ENCODERS, Embedder, ProjectionHead, get_encoder, representation_dim
@@ -33,11 +33,7 @@ class ImageSource(Source):
     def __init__(self, data: Dataset, config: Config, device: torch.device) -> None:
         split = data["train"]
         images = split.images
-        if isinstance(images, Tensor):
-            images = images[: config.limit]
-        else:
-            images = dataclasses.replace(images, paths=images.paths[: config.limit])
-        self.config, self.device = config, device
+        self.data, self.config, self.device = data, config, device
         self.learned = f"{config.views} views; {config.encoder}, {config.objective}"
         learned = split.classes if config.objective == "supcon" else None
         self.labels, self.identity = split.classes, fingerprint(images, learned)
@@ -65,6 +61,10 @@ class ImageSource(Source):
             blur=(0.5 if large else 0.0) if config.blur is None else config.blur,
             stem=stem,
         )
+
+    @staticmethod
+    def count_trained(config: Config, data: Dataset) -> int:
+        return max(0, len(data["train"]) - (config.held_out or 0))
 
     @staticmethod
     def model(config: Config, _data: Dataset) -> Embedder:
@@ -95,8 +95,8 @@ class ImageSource(Source):
                 return found
             bank, known = representations(model.encoder, self.images, self.bank, size, workers)
             watched, asked = representations(model.encoder, self.images, self.watched, size, workers)
-            guess = knn_classify(bank, self.labels[known].to(bank.device), watched)
-            return {"knn": (guess.cpu() == self.labels[asked]).double().mean().item(), **found}
+            labels = self.labels[known].to(bank.device)
+            return score_knn(bank, labels, watched, self.labels[asked], self.data, config.knn_k) | found
 
 
 def fingerprint(images: Tensor | ImageFiles, labels: Tensor | None = None) -> str:
@@ -107,9 +107,9 @@ def fingerprint(images: Tensor | ImageFiles, labels: Tensor | None = None) -> st
     else:
         root = os.path.commonpath([path.parent for path in images.paths])
         for path in images.paths:
-            digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+            digest.update(os.fsencode(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n"))
     if labels is not None:
-        digest.update(labels[: len(images)].contiguous().numpy().data)
+        digest.update(labels.contiguous().numpy().data)
     return digest.hexdigest()[:16]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from manyviews.evaluation.progress import PLAIN_SECONDS, duration, quiet
+from manyviews.utils.stderr import STDERR, print_stderr
+from manyviews.utils.text import escape_control_characters
 
 
 @contextmanager
@@ -39,7 +40,7 @@ class Journal:
     def __init__(self, path: Path, *, silent: bool, quiet: bool) -> None:
         self.path = None if silent else path
         self.shown = not (silent or quiet)
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = Console(file=STDERR, highlight=False, soft_wrap=True)
         self.bar: Progress | None = None
 
     def begin(self, steps: int, done: int) -> None:
@@ -80,7 +81,7 @@ class Journal:
     def say(self, text: str, style: str = "") -> None:
         self.keep(text)
         if self.shown:
-            self.console.print(text, style=style, markup=False)
+            self.console.print(escape_control_characters(text), style=style, markup=False)
 
     def warn(self, message: object, *_: Any, **__: Any) -> None:
         """Said loudly; also what `warnings.showwarning` may be set to."""
@@ -102,7 +103,7 @@ class Journal:
         )
         self.keep(line)
         if self.shown and not self.bar:
-            print(line, file=sys.stderr, flush=True)
+            print_stderr(line)
 
     def keep(self, text: str) -> None:
         """In log.txt alone."""
@@ -110,8 +111,8 @@ class Journal:
             return
         stamp = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         try:
-            with self.path.open("a") as file:
-                file.write(f"{stamp}  {text}\n")
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{stamp}  {escape_control_characters(text)}\n")
         except OSError as error:  # a full disk must not end a run over its log
             if self.shown:
-                self.console.print(f"cannot write {self.path}: {error}", markup=False)
+                self.console.print(escape_control_characters(f"cannot write {self.path}: {error}"), markup=False)

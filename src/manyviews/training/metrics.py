@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,13 @@ from typing import Any, Protocol
 
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.files import write_atomically
+from manyviews.utils.untrusted import read_text
 
 COLUMNS = (
     "step", "epoch", "loss", "learning_rate", "temperature", "knn", "alignment", "uniformity", "rank", "rankme",
+    "knn_k",
 )  # fmt: skip
+"""A new column goes last: rows that an earlier version wrote then still fit the header."""
 
 Row = Mapping[str, float]
 
@@ -31,7 +35,7 @@ class Sink(Protocol):
 class Metrics:
     """Rows, held in memory until `flush` puts them on the disk and into the other sinks.
 
-    A full disk loses no row: those not written stay until there is room.
+    A full disk loses no row: those not written stay until there is room. A file that was cut or deleted is rewritten.
     """
 
     def __init__(self, path: Path, step: int, sinks: list[Sink]) -> None:
@@ -41,15 +45,14 @@ class Metrics:
         self.rows: list[Row] = []
         kept = [",".join(COLUMNS) + "\n"]
         if path.exists():
-            for line in path.read_text(errors="replace").splitlines(keepends=True)[1:]:
+            for line in read_text(path, errors="replace").splitlines(keepends=True)[1:]:
                 number = line.partition(",")[0]
-                if line.endswith("\n") and number.isdigit() and int(number) <= step:
+                if line.endswith("\n") and re.fullmatch(r"[0-9]{1,18}", number) and int(number) <= step:
                     kept.append(line)
         if len(kept) != step + 1:
             warnings.warn(f"{path} has {len(kept) - 1} rows of the {step} steps that were made", stacklevel=2)
-        text = "".join(kept)
-        write_atomically(path, text)
-        self.length = len(text.encode())
+        self.written = bytearray("".join(kept).encode())
+        write_atomically(path, bytes(self.written))
 
     def flush(self) -> None:
         """Raise an OSError if the disk takes no more; the rows then wait for the next flush."""
@@ -58,13 +61,17 @@ class Metrics:
         buffer = io.StringIO()
         writer = csv.DictWriter(buffer, COLUMNS, restval="", lineterminator="\n")
         writer.writerows(self.rows)
-        with self.path.open("r+b") as file:
-            file.seek(self.length)
-            file.truncate()  # what a full disk left of a row
-            file.write(buffer.getvalue().encode())
-            file.flush()
-            os.fsync(file.fileno())
-            self.length = file.tell()
+        new = buffer.getvalue().encode()
+        if self.path.exists() and self.path.stat().st_size >= len(self.written):
+            with self.path.open("r+b") as file:
+                file.seek(len(self.written))
+                file.truncate()  # what a full disk left of a row
+                file.write(new)
+                file.flush()
+                os.fsync(file.fileno())
+        else:
+            write_atomically(self.path, bytes(self.written + new))
+        self.written += new
         rows, self.rows = self.rows, []
         for sink in self.sinks:
             _pour(rows, sink)
@@ -84,10 +91,12 @@ def _pour(rows: list[Row], sink: Sink) -> None:
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """Rows of a metrics file: whole numbers as int, the rest as float, empty cells left out."""
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    whole = {"step", "epoch", "rank"}
-    return [{k: int(v) if k in whole else float(v) for k, v in row.items() if v} for row in rows]
+    whole = {"step", "epoch", "rank", "knn_k"}
+    try:
+        rows = csv.DictReader(io.StringIO(read_text(path), newline=""))
+        return [{k: int(v) if k in whole else float(v) for k, v in row.items() if v} for row in rows]
+    except (ValueError, TypeError, csv.Error) as error:
+        raise ConfigError(f"{path} is damaged: {error}") from error
 
 
 def check_loggers(config: Config) -> None:

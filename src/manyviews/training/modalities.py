@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyviews.data import Dataset, Split
-from manyviews.evaluation import alignment, knn_classify, numerical_rank, rankme, uniformity
+from manyviews.evaluation import alignment, numerical_rank, rankme, score_knn, uniformity
 from manyviews.evaluation.modalities import embedded, set_centre
 from manyviews.evaluation.progress import quiet
 from manyviews.losses import SupCon, get_objective
@@ -27,7 +27,7 @@ class ModalitySource(Source):
     """The training split of a bundle, in memory."""
 
     def __init__(self, data: Dataset, config: Config, device: torch.device) -> None:
-        self.split, self.config, self.device = learned_from(data, config), config, device
+        self.data, self.split, self.config, self.device = data, learned_from(data, config), config, device
         self.labels = self.split.labels if config.supervised else self.split.classes
         self.rows = ModalityBatches(self.split, config.modalities, device)
         self.gaps = any(name in self.split.present for name in config.modalities)
@@ -69,16 +69,13 @@ class ModalitySource(Source):
             raise ConfigError(
                 f"{config.objective} is for {most} views, and there are {len(names)}: try pwe-{config.objective}"
             )
-        config = dataclasses.replace(config, modalities=names, views=len(names))
-        enough = int(contrasted(ModalityBatches(learned_from(data, config), names), config).sum())
-        if enough - config.held_out < config.instances:
-            needed = "one" if config.supervised else "two"
-            less = " or --missing" if config.missing else ""
-            raise ConfigError(
-                f"a batch of {config.instances} is larger than the {max(0, enough - config.held_out)} instances of "
-                f"{data.name} to train on that have {needed} of {', '.join(names)}: lower --batch-size{less}"
-            )
-        return config
+        return dataclasses.replace(config, modalities=names, views=len(names))
+
+    @staticmethod
+    def count_trained(config: Config, data: Dataset) -> int:
+        split = learned_from(data, config)
+        trained = apart(len(split), config.seed, config.held_out)[0]
+        return int(contrasted(ModalityBatches(split, config.modalities), config)[trained].sum())
 
     @staticmethod
     def model(config: Config, data: Dataset) -> ModalityEmbedder:
@@ -132,8 +129,8 @@ class ModalitySource(Source):
                 return found
             bank, _, there = embedded(model, self.rows, self.bank)
             fused = [model.encoder.fused(*part) for part in ((bank, there), (h, present))]
-            guess = knn_classify(fused[0], self.split.classes[self.bank].to(self.device), fused[1])
-            return {"knn": (guess.cpu() == self.split.classes[self.watched]).double().mean().item(), **found}
+            labels, answers = self.split.classes[self.bank].to(self.device), self.split.classes[self.watched]
+            return score_knn(fused[0], labels, fused[1], answers, self.data, self.config.knn_k) | found
 
     def finish(self, model: Any) -> None:
         with quiet():
@@ -157,12 +154,11 @@ def contrasted(rows: ModalityBatches, config: Config) -> Tensor:
 
 
 def learned_from(data: Dataset, config: Config) -> Split:
-    """The training instances as a fitted config takes them: the first ones, without what `missing` leaves out.
+    """The training instances as a fitted config takes them: without what `missing` leaves out.
 
     What is left out is a function of the seed. An instance keeps the last of what it has.
     """
-    names, whole = config.modalities, data["train"]
-    split = whole.taken(torch.arange(min(len(whole), config.limit or len(whole))))
+    names, split = config.modalities, data["train"]
     if not config.missing:
         return split
     there = ModalityBatches(split, names).present(torch.arange(len(split)))

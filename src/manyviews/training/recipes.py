@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from manyviews.training.config import Config, ConfigError, nearest
+from manyviews.utils.untrusted import read_text
 
 _CIFAR = Config(
     data="cifar10",
@@ -38,7 +39,6 @@ _IMAGENET = dataclasses.replace(
 
 _MODALITIES = Config(
     data="digits",
-    held_out=0,
     policy="modalities",
     views=0,
     epochs=60,
@@ -47,7 +47,7 @@ _MODALITIES = Config(
     weight_decay=1e-2,
 )
 _SENTIMENT = dataclasses.replace(
-    _MODALITIES, epochs=200, batch_size=256, learning_rate=1e-4, warmup=0.0, save_minutes=5.0
+    _MODALITIES, held_out=0, epochs=200, batch_size=256, learning_rate=1e-4, warmup=0.0, save_minutes=5.0
 )
 
 RECIPES: dict[str, Config] = {
@@ -88,7 +88,7 @@ def get_recipe(name: str | Path) -> Config:
     if path.suffix.lower() not in (".yaml", ".yml"):
         raise ConfigError(f"no recipe {str(name)!r}{nearest(str(name), RECIPES)} (or a .yaml file)")
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the recipe {path}: {error}") from error
     return Config.from_yaml(text, str(path))

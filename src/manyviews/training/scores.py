@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from manyviews.data import Dataset, Split
-from manyviews.evaluation import PAPER_PROBE, few_labels, knn_classify, linear_probe
+from manyviews.evaluation import PAPER_PROBE, few_labels, linear_probe, score_knn
 from manyviews.evaluation.probe import HELD_OUT, Augment, Method, Settings
 from manyviews.evaluation.represent import NO_EPOCH
 from manyviews.training.config import Config, ConfigError, accept
@@ -40,6 +40,10 @@ class EvaluationConfig:
     """Of the sgd probe (the paper's for the data if not given), and of the layers of quantities (0.01)."""
     epochs: int | None = None
     """Of the sgd probe (the paper's for the data if not given), and of the layers of quantities (100)."""
+    knn_k: int | None = None
+    """Neighbors that vote in kNN, at most all training instances. If not given: the run's own or, without one, a tenth
+    of the mean number of training instances in a class, from 1 to 200; on CIFAR and ImageNet 200, as in the paper,
+    where classes have as many."""
     few: tuple[float, ...] = (0.01, 0.1)
     """Shares of the labels with which the probe is fitted too (by lbfgs, three draws of each)."""
     baselines: bool = True
@@ -70,8 +74,9 @@ class EvaluationConfig:
         for share in self.few:
             if not 0 < share < 1:
                 raise ConfigError(f"few holds shares of the labels between 0 and 1, got {share}")
-        if self.heads < 1:
-            raise ConfigError(f"heads must be >= 1, got {self.heads}")
+        for name in ("heads", "knn_k"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name} must be >= 1, got {value}")
         if config.policy == "modalities" and self.augment:
             raise ConfigError("augment is for images, and the run is of modalities")
         if unknown := [name for name in self.drop if name not in config.modalities]:
@@ -106,9 +111,8 @@ class Part:
     index: Tensor
 
     @classmethod
-    def of(cls, data: Dataset, split: str, limit: int | None) -> Part:
-        found = data[split]
-        return cls(found, torch.arange(min(len(found), limit or len(found))))
+    def of(cls, data: Dataset, split: str) -> Part:
+        return cls(data[split], torch.arange(len(data[split])))
 
     def labels(self, index: Tensor | None = None) -> Tensor:
         """Of all its instances, or of others of its split."""
@@ -124,7 +128,7 @@ def tested_split(data: Dataset, how: EvaluationConfig) -> str:
 
 def parts_of(data: Dataset, tests: Part, config: Config, own: bool) -> tuple[Part, Part] | str:
     """Labelled instances to learn from and to be tested on, or why there are none; `own` if it was trained on these."""
-    train = Part.of(data, "train", config.limit)
+    train = Part.of(data, "train")
     if train.split.labels is None:
         return f"{data.name} has no labels: no kNN and no linear probe"
     if config.policy == "crops" and train.split.classes is None:
@@ -139,7 +143,7 @@ def parts_of(data: Dataset, tests: Part, config: Config, own: bool) -> tuple[Par
     # In the same order, what is held out of training comes first.
     order = permutation(len(train.index), config.seed, NO_EPOCH)
     count = len(order) // HELD_OUT
-    if own and (config.supervised or config.objective == "supcon") and config.held_out < count:
+    if own and (config.supervised or config.objective == "supcon") and (config.held_out or 0) < count:
         return (
             f"{data.name} has no test set, and training has seen the labels: hold {count} instances out of it "
             f"(--held-out {count})"
@@ -167,13 +171,13 @@ def class_scores(
     labels: Tensor,
     queries: Tensor,
     answers: Tensor,
-    classes: int,
+    data: Dataset,
     how: EvaluationConfig,
     settings: Settings,
     augment: Augment | None = None,
 ) -> dict[str, Any]:
     """KNN and linear probe of representations (n, d), also with few labels."""
-    guess = knn_classify(h, labels, queries, classes=classes)
+    classes = len(data.classes)
     if how.probe == "sgd":
         probe = linear_probe(h, labels, classes=classes, method="sgd", augment=augment, **settings)
     else:
@@ -187,8 +191,8 @@ def class_scores(
                 "labels": len(draws[0]),
                 "linear": [one.accuracy(queries, answers) for one in probes],
             }
-    knn = int((guess == answers).sum()) / len(answers)
-    return {"knn": knn, "linear": probe.accuracy(queries, answers), "few": few}
+    knn = score_knn(h, labels, queries, answers, data, how.knn_k)
+    return {**knn, "linear": probe.accuracy(queries, answers), "few": few}
 
 
 def probe_told(how: EvaluationConfig, settings: Settings) -> Mapping[str, Any]:

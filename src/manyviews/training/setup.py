@@ -5,31 +5,52 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from manyviews.data import Dataset, path_of
 from manyviews.data.dataset import IMAGE
 from manyviews.losses import get_objective
 from manyviews.losses.catalogue import RELEASED
-from manyviews.training.config import Config, ConfigError, Device
+from manyviews.training.config import BATCH_SIZE, Config, ConfigError, Device
 from manyviews.training.images import ImageSource
 from manyviews.training.modalities import ModalitySource
 from manyviews.training.optimisers import LARS, parameter_groups
-from manyviews.training.source import Loss, Model, Source
+from manyviews.training.source import Loss, Model, Source, choose_held_out
 from manyviews.training.supervised import Supervised
+from manyviews.utils.processes import PARENT_PID, exit_with_parent
+from manyviews.utils.threads import choose_threads, limit_threads
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 T = TypeVar("T")
-FITTED: dict[str, Any] = {"size": None, "strength": None, "blur": None, "stem": None, "views": 0, "modalities": ()}
+FITTED: dict[str, Any] = {
+    "size": None,
+    "strength": None,
+    "blur": None,
+    "stem": None,
+    "views": 0,
+    "modalities": (),
+    "held_out": None,
+    "batch_size": None,
+}
 """Fields that the data may decide, and their values until then."""
+MAX_SHORT_STEPS = 64
+"""Steps of sequences whose encoders are no faster with several threads than with one."""
+
+
+RENDEZVOUS = timedelta(minutes=2)
+"""In which all ranks must have started."""
+EXCHANGE = timedelta(minutes=30)
+"""For which a rank waits for the others once they have met: the first may have data to download."""
 
 
 def launched(config: Config) -> Fabric:
@@ -63,10 +84,21 @@ def launched(config: Config) -> Fabric:
         devices=devices,
         num_nodes=nodes,
         # Running statistics are the same on all ranks, or each rank's own: nothing to broadcast.
-        strategy=DDPStrategy(**keep_buffers) if many else "auto",
+        strategy=DDPStrategy(timeout=RENDEZVOUS, **keep_buffers) if many else "auto",
         **{"plugins": Double()} if config.precision == "64" else {"precision": config.precision},
     )
-    fabric.launch()
+    if PARENT_PID in os.environ and int(os.environ.get("LOCAL_RANK", "0")):
+        exit_with_parent(signal.SIGKILL)  # it may be in a call that no other signal ends
+    elif many and "LOCAL_RANK" not in os.environ:
+        os.environ[PARENT_PID] = str(os.getpid())
+    try:
+        fabric.launch()
+    except dist.DistError as error:
+        raise ConnectionError(f"the {devices * nodes} ranks have not met in {RENDEZVOUS}: {error}") from error
+    if "LOCAL_RANK" not in os.environ or fabric.local_rank == 0:
+        os.environ.pop(PARENT_PID, None)  # of ranks that this process starts, not of other processes
+    if many:
+        dist.distributed_c10d._set_pg_timeout(EXCHANGE)
     return fabric
 
 
@@ -87,17 +119,11 @@ def device_of(name: Device) -> torch.device:
     return torch.device(name)
 
 
-@contextmanager
-def threads(config: Config) -> Iterator[None]:
-    """CPU threads of this process: as told, or a fair share of the cores."""
-    before = torch.get_num_threads()
+def threads(config: Config, data: Dataset) -> AbstractContextManager[None]:
+    """CPU threads of this process: as told, or a fair share of the CPUs; one for encoders of features."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", config.devices))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    torch.set_num_threads(config.threads or max(1, cores // local))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    names = config.modalities if config.policy == "modalities" else (IMAGE,)
+    return limit_threads(config.threads or choose_threads(local, small=has_small_modalities(data, names)))
 
 
 def on_first_rank(fabric: Fabric, work: Callable[[], T]) -> T:
@@ -121,6 +147,7 @@ def located(config: Config) -> Config:
         config,
         data=str(path.resolve()) if path and path.exists() else config.data,
         classes=None if config.classes is None else config.classes.expanduser().resolve(),
+        init=None if config.init is None else config.init.expanduser().resolve(),
     )
 
 
@@ -137,18 +164,7 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
             f"{data.name} has no images, only {', '.join(names)}: train on these with --recipe multimodal"
         )
     config = source_of(config).fit(config.settled(), data)
-    count = len(data["train"])
-    total = min(count, config.limit or count)
-    left = total - config.held_out
-    if config.instances > left:
-        held = f" ({config.held_out} of {total} are held out)" if config.held_out else ""
-        few = total // 10 if config.held_out else 0
-        most = (total - few) * (config.views if config.fixed_batch else 1)
-        try_these = f"--held-out {few} --batch-size {most // ranks * ranks}" if most >= 2 * ranks else "more data"
-        raise ConfigError(
-            f"a batch of {config.instances} instances is larger than the {max(0, left)} of {data.name} to train on"
-            f"{held}: try {try_these}"
-        )
+    config = fit_batch(config, data, ranks)
     if config.instances % ranks:
         raise ConfigError(f"a batch of {config.instances} instances does not divide among {ranks} ranks")
     if ranks > 1 and config.sync_batch_norm and any(is_image(data, name) for name in config.modalities):
@@ -160,8 +176,38 @@ def fitted(config: Config, data: Dataset, ranks: int) -> Config:
     return config
 
 
+def fit_batch(config: Config, data: Dataset, ranks: int) -> Config:
+    """The config with how many instances are held out and make a batch; a number that is given is never changed."""
+    total, source = len(data["train"]), source_of(config)
+    held_out = choose_held_out(total) if config.held_out is None else config.held_out
+    config = dataclasses.replace(config, held_out=held_out)
+    left = source.count_trained(config, data)
+    fits, times = left // ranks * ranks, config.views if config.fixed_batch else 1
+    lost = [f"{held_out} of {total} are held out"] if held_out else []
+    lost += [f"{total - held_out - left} have too few modalities"] if 0 < left < total - held_out else []
+    these = f"{left} instances of {data.name} to train on" + (f" ({', '.join(lost)})" if lost else "")
+    if fits < 2 * ranks:
+        more = "fewer held-out instances" if held_out else "more data"
+        raise ConfigError(f"there are {these}, and a batch needs {2 * ranks}: give it {more}")
+    if config.batch_size is None:
+        usual = max(BATCH_SIZE // times // ranks, 1) * ranks
+        return dataclasses.replace(config, batch_size=times * min(usual, fits))
+    if config.instances > left:
+        raise ConfigError(f"a batch of {config.instances} is larger than the {these}: try --batch-size {times * fits}")
+    return config
+
+
 def is_image(data: Dataset, name: str) -> bool:
     return getattr(data["train"].modalities[name], "ndim", 4) == 4
+
+
+def has_small_modalities(data: Dataset, names: Iterable[str]) -> bool:
+    """Whether these modalities are all vectors or short sequences."""
+    all_rows = [data["train"].modalities.get(name) for name in names]
+    return all(
+        isinstance(rows, Tensor) and (rows.ndim == 2 or (rows.ndim == 3 and rows.shape[1] <= MAX_SHORT_STEPS))
+        for rows in all_rows
+    )
 
 
 def built(config: Config, data: Dataset) -> tuple[Model, Loss]:

@@ -1,4 +1,4 @@
-"""Being told to stop: SIGINT (Ctrl-C) and SIGTERM (schedulers, torchrun)."""
+"""Being told to stop: SIGINT (Ctrl-C), SIGTERM (schedulers, torchrun) and SIGHUP (a terminal that closes)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from types import FrameType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _SAME = 1.0
 """Seconds in which a second signal is an echo of the first: torchrun passes on what a terminal has already sent."""
 
@@ -34,7 +34,12 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+            for number in _SIGNALS:
+                before = signal.signal(number, self._handle)
+                if before is signal.SIG_IGN and number not in (signal.SIGINT, signal.SIGTERM):  # under nohup
+                    signal.signal(number, before)
+                else:
+                    self._before[number] = before
         return self
 
     def __exit__(self, *_: object) -> None:

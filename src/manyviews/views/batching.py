@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -99,7 +102,7 @@ class ViewBatches:
             batch_size=None,
             num_workers=self.workers,
             prefetch_factor=8 if self.workers else None,
-            worker_init_fn=one_thread,
+            worker_init_fn=init_worker,
         )
         instances = iter(loader)
         broken: set[str] = set()
@@ -131,5 +134,20 @@ class _Cropped(torch_data.Dataset[tuple[list[Tensor], int, list[str]]]):
         return [group[0] for group in groups], taken, broken
 
 
-def one_thread(_: int) -> None:
+def init_worker(_: int) -> None:
+    """Give a worker one thread, and let only its parent stop it.
+
+    A signal to the whole group (Ctrl-C, a scheduler's SIGTERM) must not take the data from a parent that is to save.
+    """
     torch.set_num_threads(1)
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_obey_parent, daemon=True).start()
+
+
+def _obey_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from manyviews.data import DatasetError, Split
+from manyviews.data.dataset import check_split
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class ModalityBatches:
     device: torch.device | None = None
 
     def __post_init__(self) -> None:
+        check_split(self.split)
         for name in self.names:
             if name not in self.split.modalities:
                 raise DatasetError(f"there is no modality {name!r}, only {', '.join(self.split.modalities)}")

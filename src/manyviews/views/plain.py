@@ -15,12 +15,17 @@ from torch.utils import data as torch_data
 
 from manyviews.data import DatasetError, ImageFiles, read_image
 from manyviews.views import crop
-from manyviews.views.batching import one_thread
+from manyviews.views.batching import init_worker
 
 MARGIN = 7 / 8
 """Share of the shorter side in the central square, as 224 of 256."""
 PIECE = 256
-"""Views of a batch."""
+"""Views of a batch, if they are not large."""
+
+
+def batch_size(size: int) -> int:
+    """Views of a batch: fewer of those larger than 224 x 224, so that a batch takes no more memory."""
+    return max(1, min(PIECE, PIECE * 224**2 // size**2))
 
 
 def natural_size(images: Tensor | ImageFiles) -> int:
@@ -62,7 +67,7 @@ def plain_batches(
     A file that cannot be read is left out, with a warning; of strict images it is an error.
     """
     if isinstance(images, Tensor):
-        for part in index.split(PIECE):
+        for part in index.split(batch_size(size)):
             yield plain_views(images[part.to(images.device)], size), part
         return
     paths = images.paths
@@ -88,11 +93,11 @@ def plain_files(paths: Iterable[str], size: int, workers: int = 0) -> Iterator[l
         sampler=paths,
         batch_size=None,
         num_workers=workers,
-        prefetch_factor=16 if workers else None,
-        worker_init_fn=one_thread,
+        prefetch_factor=min(16, batch_size(size)) if workers else None,
+        worker_init_fn=init_worker,
     )
     views = iter(loader)
-    while batch := list(islice(views, PIECE)):
+    while batch := list(islice(views, batch_size(size))):
         yield batch
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn.functional import interpolate
+
+from manyviews.utils.text import escape_control_characters
 
 GAP = 4
 LINE = 13
@@ -21,7 +24,8 @@ def contact_sheet(
 ) -> Image.Image:
     """Rows of pictures (C, H, W), uint8 or in [0, 1], `cell` pixels each; the first of a row stands apart.
 
-    A caption is written under its picture, a line for each of its lines, cut to its width.
+    A caption is written under its picture, a line for each of its lines, cut to its width. Characters that
+    DejaVu Sans has no glyph for are written as escapes.
 
     Examples:
         >>> contact_sheet([[torch.zeros(3, 8, 8), torch.ones(3, 8, 8)]], cell=16).size
@@ -42,13 +46,27 @@ def contact_sheet(
 
 
 def _write(sheet: Image.Image, text: str, left: int, top: int, width: int) -> None:
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(LINE - 3)
+    draw, (font, characters) = ImageDraw.Draw(sheet), _load_font()
     for number, line in enumerate(text.split("\n")):
-        shown = line
+        # A character without a glyph would be a box, and a name in such letters a row of boxes.
+        shown = "".join(
+            sign if sign in characters else sign.encode("ascii", "backslashreplace").decode()
+            for sign in escape_control_characters(line)
+        )
         # Of a name that is too long the end is kept: it tells files apart.
         while len(shown) > 2 and draw.textlength(shown, font) > width:
             shown = "…" + shown[2:]
         draw.text((left, top + number * LINE), shown, "black", font)
+
+
+@cache
+def _load_font() -> tuple[ImageFont.FreeTypeFont, frozenset[str]]:
+    """DejaVu Sans, which matplotlib brings, and the characters it has glyphs for."""
+    from matplotlib import get_data_path
+    from matplotlib.ft2font import FT2Font
+
+    path = str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
+    return ImageFont.truetype(path, LINE - 3), frozenset(map(chr, FT2Font(path).get_charmap()))
 
 
 def _fitted(picture: Tensor, cell: int) -> Tensor:

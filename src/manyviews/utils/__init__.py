@@ -1,0 +1,1 @@
+"""Low-level helpers that any other package may import; they import no other package."""

@@ -1,0 +1,31 @@
+"""Processes that do not outlive the process that started them."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+
+PARENT_PID = "MANYVIEWS_PARENT_PID"
+"""Environment variable in which a process may name itself to one that it starts."""
+
+
+def exit_with_parent(number: int = signal.SIGTERM) -> None:
+    """Send a signal to this process as soon as the process that started it has ended, even by SIGKILL.
+
+    On Linux the kernel sends it, elsewhere a thread. A parent that ended before this call is noticed if it has set
+    `PARENT_PID`.
+    """
+    parent = int(os.environ.get(PARENT_PID, "0")) or os.getppid()
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG
+    if sys.platform != "linux" or ctypes.CDLL(None).prctl(set_parent_death_signal, number):
+        threading.Thread(target=_watch_parent, args=(parent, number), daemon=True).start()
+    elif os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def _watch_parent(parent: int, number: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,50 @@
+"""A compiled loss is the eager one: values and gradients."""
+
+import shutil
+
+import pytest
+import torch
+
+from manyviews.losses import OBJECTIVES, get_objective, tiled
+
+BACKENDS = [
+    "aot_eager",
+    pytest.param("inductor", marks=pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler here")),
+]
+
+
+@pytest.mark.filterwarnings("default")  # the compiler itself warns
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_compiled_loss_and_gradients_equal_eager(name: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    objective = get_objective(name, learnable=True)
+    compiled = torch.compile(objective, backend=backend)
+    generator = torch.Generator().manual_seed(0)
+    views = int(min(4, objective.most_views))
+    z = torch.randn(50, views, 8, generator=generator).requires_grad_()
+    mask = torch.rand(50, views, generator=generator) < 0.8
+    options = {"labels": torch.arange(50) % 3} if name == "supcon" else {}
+    leaves = {"z": z, **dict(objective.named_parameters())}
+    # Several tiles for each view, and several views in a tile.
+    for tile_size in (24, 512):
+        monkeypatch.setitem(tiled.TILE, "cpu", tile_size)
+        for present in (None, mask):
+            results = []
+            for call in (objective, compiled):
+                loss = call(z, present, **options)
+                gradients = torch.autograd.grad(loss, [*leaves.values()])
+                results.append({"loss": loss.detach(), **dict(zip(leaves, gradients, strict=True))})
+            torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["mv-infonce", "mv-dhel", "pvc", "siglip"])
+def test_a_compiled_loss_takes_batches_of_other_shapes(name: str) -> None:
+    torch.compiler.reset()
+    objective = get_objective(name)
+    compiled = torch.compile(objective, backend="aot_eager")
+    for shape in ((20, 3, 8), (128, 4, 64), (600, 2, 8)):  # the last is larger than a tile
+        z = torch.randn(shape, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        eager, fast = (torch.autograd.grad(call(z), z)[0] for call in (objective, compiled))
+        torch.testing.assert_close(fast, eager, rtol=1e-5, atol=1e-7)
