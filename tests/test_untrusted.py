@@ -12,6 +12,7 @@ import shutil
 import signal
 import socket
 import struct
+import sys
 import warnings
 import zipfile
 import zlib
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from subprocess import CalledProcessError
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -348,6 +350,30 @@ def test_an_encoder_for_large_images_takes_one_at_a_time(tmp_path: Path, monkeyp
     monkeypatch.setattr(saved, "memory_share", lambda: 2**28)
     with pytest.raises(EncoderError, match="one image of 4096 x 4096 would take more memory than there is"):
         load_encoder(tmp_path / "a.safetensors")
+
+
+def test_models_of_another_package_have_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header may name any model of timm: it is built within the file's budget, and for images that fit."""
+    small, pooled = torch.nn.Conv2d(3, 4, 1), (torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+
+    def create_model(name: str, num_classes: int) -> torch.nn.Module:
+        assert num_classes == 0
+        return torch.nn.Sequential(torch.nn.Linear(2**14, 2**14) if name == "large" else small, *pooled)
+
+    monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
+    path = tmp_path / "a.safetensors"
+    for name, size, message in (
+        ("large", 16, "would take more than 268,435,456 bytes of memory"),
+        ("small", 4096, "one image of 4096 x 4096 would take more memory than there is"),
+        ("small", 16, None),
+    ):
+        path.write_bytes(file_of(torch.nn.Sequential(small, *pooled), Description(f"timm:{name}", {}, size)))
+        monkeypatch.setattr(saved, "memory_share", lambda: 2**28)
+        if message is None:
+            assert load_encoder(path).dim == 4
+        else:
+            with pytest.raises(EncoderError, match=message):
+                load_encoder(path)
 
 
 def test_a_config_alone_takes_no_memory(tmp_path: Path, finished_run: Path) -> None:

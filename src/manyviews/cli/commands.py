@@ -55,6 +55,11 @@ def run_command() -> int:
             sys.stdout.flush()
     except BrokenPipeError:  # whoever read the results, such as `head`, has enough
         return 141  # as if SIGPIPE had ended it
+    except ChildProcessError as error:
+        complain(error)
+        if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
+            os._exit(2)  # threads of the process group still wait for the lost rank: a normal exit aborts in them
+        return 2
     except (ValueError, OSError) as error:
         complain(error)
         return 2

@@ -9,7 +9,7 @@ import json
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -17,11 +17,13 @@ from typing import Any, get_args
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyviews.data import DatasetError, pixels, read_image
 from manyviews.models.encoders import ENCODERS, get_encoder, representation_dim
 from manyviews.models.modalities import Kind, ModalityDescription, ModalityEncoder
-from manyviews.utils.budget import memory_share
+from manyviews.utils.budget import Budget, memory_share
 from manyviews.utils.text import escape_surrogates
 from manyviews.utils.untrusted import check_regular, parse_json
 from manyviews.views import plain_views
@@ -133,28 +135,51 @@ def read_encoder(path: Path) -> tuple[nn.Module, Description]:
     about = _description(path)
     if isinstance(about, ModalityDescription):
         raise EncoderError(f"{path} is of modalities ({', '.join(about.modalities)}), not of images")
-    # Ours are built without memory first: how much the header asks for is a stranger's choice.
+    # The header is untrusted. Our encoders are built on the meta device, without memory; not all of timm's and
+    # torchvision's can be, so their allocations are counted.
     ours = about.encoder in ENCODERS
     try:
-        with torch.device("meta") if ours else nullcontext():
+        with torch.device("meta") if ours else _LimitedAllocation(Budget(path, path.stat().st_size)):
             encoder = get_encoder(about.encoder, **about.options)
-            if ours and LAYER_BYTES * _largest_layer(encoder, about.size) > memory_share():
-                raise ValueError(f"one image of {about.size} x {about.size} would take more memory than there is")
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
+        if LAYER_BYTES * _largest_layer(encoder, about.size) > memory_share():
+            raise ValueError(f"one image of {about.size} x {about.size} would take more memory than there is")
+    except (ValueError, TypeError, OverflowError, RuntimeError, AssertionError) as error:
         raise EncoderError(f"{path}: {error}") from error
     fill(encoder, path, about.encoder)
     return encoder, about
 
 
+class _LimitedAllocation(TorchDispatchMode):
+    """Within this context, new tensors count against a budget before they are written."""
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__()
+        self.budget = budget
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and not any(isinstance(value, Tensor) for value in args):
+            self.budget.take(result.nbytes)
+        return result
+
+
 def _largest_layer(encoder: nn.Module, size: int) -> int:
-    """Numbers in the largest output of a module for one image, without memory for any."""
-    counts: list[int] = []
-    hooks = [part.register_forward_hook(lambda *told: counts.append(told[-1].numel())) for part in encoder.modules()]
-    with torch.no_grad():
-        encoder.eval()(torch.empty(1, 3, size, size))
-    for hook in hooks:
-        hook.remove()
-    encoder.train()
+    """Count the numbers in the largest output of a module for one image, on the meta device, without memory."""
+    counts = [0]
+
+    def count(_: nn.Module, __: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            counts.append(output.numel())
+
+    hooks = [part.register_forward_hook(count) for part in encoder.modules()]
+    state = {name: tensor.to("meta") for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers())}
+    try:
+        with torch.no_grad(), torch.device("meta"):
+            functional_call(encoder.eval(), state, torch.empty(1, 3, size, size))
+    finally:
+        encoder.train()
+        for hook in hooks:
+            hook.remove()
     return max(counts)
 
 

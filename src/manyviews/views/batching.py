@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -140,11 +142,21 @@ def init_worker(_: int) -> None:
     A signal to the whole group (Ctrl-C, a scheduler's SIGTERM) must not take the data from a parent that is to save.
     """
     torch.set_num_threads(1)
+    sys.excepthook = _report_unless_abandoned
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     if hasattr(signal, "sigwaitinfo"):  # not on macOS
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         threading.Thread(target=_obey_parent, daemon=True).start()
+
+
+def _report_unless_abandoned(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Report an exception of a worker's thread, unless the parent has stopped receiving, as it does when it ends.
+
+    Errors of the data set do not come here: they are sent to the parent.
+    """
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, traceback)
 
 
 def _obey_parent() -> None:
