@@ -1,3 +1,4 @@
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ from tests.training.small import small
 def _one_thread() -> None:
     """Tests run side by side, and small operations are slower on two threads than on one."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _default_interrupt() -> None:
+    """Processes that tests start obey Ctrl-C, also where the tests run in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
