@@ -9,25 +9,25 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from benchmarks.measure import Row, interleaved, timed
-from manyviews.evaluation import (
+from manyviews.metrics import (
     alignment,
+    fit_linear_probe,
     knn_classify,
-    linear_probe,
     numerical_rank,
     rankme,
     spectrum,
     uniformity,
     wasserstein_uniformity,
 )
-from manyviews.evaluation.progress import quiet
 from manyviews.models import get_encoder
+from manyviews.utils import hide_progress
 
 DIM, EPOCHS = 512, 200
 
 
 def measure(quick: bool) -> Iterator[Row]:
     scale, seconds = (50, 0.1) if quick else (1, 8.0)
-    with quiet():
+    with hide_progress():
         yield neighbours(2_500 // scale, 50_000 // scale, seconds)
         yield probe(50_000 // scale, seconds)
         yield geometry(10_000 // scale, seconds)
@@ -55,7 +55,7 @@ def probe(known: int, seconds: float) -> Row:
         with torch.no_grad():
             return encoder(images)
 
-    took = interleaved({"ours": lambda: linear_probe(h, labels, method="sgd", epochs=5), "bare": encode}, seconds)
+    took = interleaved({"ours": lambda: fit_linear_probe(h, labels, method="sgd", epochs=5), "bare": encode}, seconds)
     work, times = f"SGD probe of {EPOCHS} epochs, {known:,} x {DIM}", (EPOCHS / 5, known / len(images))
     return timed(
         "evaluation", work, "encoding them once, ResNet-18", took["ours"], took["bare"], times=times, bar=1 / 20

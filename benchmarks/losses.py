@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from benchmarks.measure import Row, high_water, in_new_process, interleaved, timed, weighed
-from manyviews import get_objective
+from manyviews.losses import get_loss
 
 D = 128
 SIZES = ((256, 2), (256, 4), (1024, 4), (2048, 4))
@@ -55,7 +55,7 @@ def bare_products(z: Tensor) -> Callable[[], object]:
 
 def beside_dense(M: int, N: int, seconds: float) -> Iterator[Row]:
     z, size, large = embeddings(M, N), f"{M:,} x {N}", M * N >= LARGE
-    work = {(name, how): gradient(get_objective(name, implementation=how), z) for name in OBJECTIVES for how in HOW}
+    work = {(name, how): gradient(get_loss(name, implementation=how), z) for name in OBJECTIVES for how in HOW}
     work["bare", ""] = bare_products(z)
     took = interleaved(work, seconds)
     for name in OBJECTIVES:
@@ -65,7 +65,7 @@ def beside_dense(M: int, N: int, seconds: float) -> Iterator[Row]:
         bar = (0.35 if cheap else 0.95) if large and torch.get_num_threads() == 2 else None
         yield timed("losses", f"`{name}`, {size}", "three bare products", ours, took["bare", ""], bar=bar)
     # Beside each other without the dense ones between them, which leave nothing of ours in the cache.
-    same = gradient(get_objective("mv-infonce", same_view=True), z)  # it reads the energies that PVC reads
+    same = gradient(get_loss("mv-infonce", same_view=True), z)  # it reads the energies that PVC reads
     took = interleaved({**{name: work[name, "auto"] for name in OBJECTIVES}, "same view": same}, seconds / 2)
     bar = 0.5 if large else None
     yield timed("losses", f"`mv-dhel`, {size}", "`mv-infonce`", took["mv-dhel"], took["mv-infonce"], bar=bar)
@@ -121,7 +121,7 @@ def beside_others(quick: bool) -> Iterator[Row | str]:
             yield f"{name}: not measured ({error})"
             continue
         for M, N in sizes[:1] if quick else sizes:
-            z, ours = embeddings(M, N), get_objective(objective)
+            z, ours = embeddings(M, N), get_loss(objective)
             torch.testing.assert_close(ours(z), theirs(z))
             took = interleaved({"ours": gradient(ours, z), "theirs": gradient(theirs, z)}, 0.1 if quick else 4.0)
             yield timed("losses", f"`{objective}`, {M:,} x {N}", name, took["ours"], took["theirs"])
@@ -130,7 +130,7 @@ def beside_others(quick: bool) -> Iterator[Row | str]:
 def grown(name: str, instances: int, how: str, threads: int) -> float:
     """MB by which one forward and backward pass raises the peak of this process, N = 4."""
     torch.set_num_threads(threads)
-    objective = get_objective(name, implementation=how)
+    objective = get_loss(name, implementation=how)
     gradient(objective, embeddings(64, 4))()
     z = embeddings(instances, 4)
     before = high_water()

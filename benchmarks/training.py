@@ -20,14 +20,20 @@ from torch import distributed as dist
 
 from benchmarks.losses import D, embeddings, gradient
 from benchmarks.measure import Row, high_water, in_new_process, interleaved, timed, weighed
-from manyviews import get_objective
 from manyviews.data import load_dataset
-from manyviews.training import Config, Run
-from manyviews.training.journal import Journal
-from manyviews.training.loop import Training
-from manyviews.training.setup import built, fitted, launched
+from manyviews.losses import get_loss
+from manyviews.runs import Run
+from manyviews.training import Config, RunLogger, Trainer, build_model_and_loss, create_fabric, resolve_config
 
-BASE = Config(batch_size=128, views=4, epochs=1000, held_out=0, eval_every=10**9, save_minutes=0.0, probe=False)
+BASE = Config(
+    batch_size=128,
+    views=4,
+    epochs=1000,
+    monitor_size=0,
+    monitor_every=10**9,
+    checkpoint_every_minutes=0.0,
+    evaluate_at_end=False,
+)
 
 
 def measure(quick: bool) -> Iterator[Row]:
@@ -36,38 +42,38 @@ def measure(quick: bool) -> Iterator[Row]:
     for instances in (32,) if quick else (256, 512):
         piece = instances // 2 if quick else 32
         ours, whole = (in_new_process(step_memory, part, instances) for part in (piece, None))
-        work = f"memory of a step, `--micro-batch {piece}`, {instances} instances"
+        work = f"memory of a step, `--grad-cache-chunk {piece}`, {instances} instances"
         yield weighed("training", work, "the whole batch at once", ours, whole)
     yield from two_ranks(64 if quick else 2048, seconds=0.1 if quick else 15.0)
 
 
-def training_of(config: Config, folder: str) -> Training:
+def training_of(config: Config, folder: str) -> Trainer:
     photos = load_dataset("photos")
-    config = fitted(config, photos, 1)
+    config = resolve_config(config, photos, 1)
     run = Run.create(Path(folder) / "run", config, overwrite=True)
-    journal = Journal(run.path / "log.txt", silent=False, quiet=True)
-    return Training(run, photos, *built(config, photos), launched(config), journal)
+    journal = RunLogger(run.path / "log.txt", silent=False, quiet=True)
+    return Trainer(run, photos, *build_model_and_loss(config, photos), create_fabric(config), journal)
 
 
-def whole_step(training: Training) -> Callable[[], None]:
+def whole_step(training: Trainer) -> Callable[[], None]:
     """One round of the loop at each call."""
 
     def stream() -> Iterator[None]:
         for epoch in range(training.config.epochs):
-            for views, index in training.batches(epoch):
+            for views, index in training.iterate_batches(epoch):
                 row = training.step(views, index)
                 training.step_number += 1
-                training.write({"step": training.step_number, "epoch": epoch, **row})
+                training.after_step({"step": training.step_number, "epoch": epoch, **row})
                 yield
 
-    training.journal.begin(training.steps, 0)
+    training.console.start_progress(training.total_steps, 0)
     steps = stream()
     return lambda: next(steps)
 
 
-def bare_step(training: Training) -> Callable[[], None]:
-    encoder = built(training.config, training.data)[0].encoder
-    tensor = next(training.batches(0))[0].flatten(0, 1)
+def bare_step(training: Trainer) -> Callable[[], None]:
+    encoder = build_model_and_loss(training.config, training.data)[0].encoder
+    tensor = next(training.iterate_batches(0))[0].flatten(0, 1)
 
     def step() -> None:
         encoder(tensor).sum().backward()
@@ -79,12 +85,12 @@ def bare_step(training: Training) -> Callable[[], None]:
 def time_of_a_step(size: int, seconds: float) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as cached:
         training = training_of(replace(BASE, batch_size=size), plain)
-        pieces = training_of(replace(BASE, batch_size=size, micro_batch=size // 4), cached)
+        pieces = training_of(replace(BASE, batch_size=size, grad_cache_chunk=size // 4), cached)
         work = {"bare": bare_step(training), "whole": whole_step(training), "cached": whole_step(pieces)}
         took = interleaved(work, seconds)
     name = f"a whole step, {size} instances, 4 views at 32"
     yield timed("training", name, "encoder's bare forward and backward", took["whole"], took["bare"], bar=1.15)
-    name = f"a step with `--micro-batch {size // 4}`"
+    name = f"a step with `--grad-cache-chunk {size // 4}`"
     yield timed("training", name, "a step without", took["cached"], took["whole"])
 
 
@@ -92,8 +98,8 @@ def step_memory(micro_batch: int | None, batch_size: int) -> float:
     """Megabytes that one step adds to the peak of this process."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        training = training_of(replace(BASE, batch_size=batch_size, micro_batch=micro_batch), folder)
-        views, index = next(training.batches(0))
+        training = training_of(replace(BASE, batch_size=batch_size, grad_cache_chunk=micro_batch), folder)
+        views, index = next(training.iterate_batches(0))
         before = high_water()
         training.step(views, index)
         return high_water() - before
@@ -123,9 +129,9 @@ def rank(number: int, folder: str, instances: int, seconds: float, answers: Queu
     took = {}
     for name in ("mv-infonce", "mv-dhel"):
         whole, half = embeddings(instances, 4), torch.randn(instances // 2, 4, D, requires_grad=True)
-        alone = gradient(get_objective(name, gather=False), whole)
+        alone = gradient(get_loss(name, gather_distributed=False), whole)
         # As many rounds on both ranks: they wait for each other.
-        work = {"alone": alone, "shared": gradient(get_objective(name), half)}
+        work = {"alone": alone, "shared": gradient(get_loss(name), half)}
         took[name] = interleaved(work, 0.0, rounds=max(5, int(seconds)))
     if number == 0:
         answers.put(took)

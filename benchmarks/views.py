@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
-from tests.views import pil
+from tests.transforms import pil
 
 from benchmarks.measure import Row, interleaved, timed
-from manyviews.views import SimCLRPolicy
+from manyviews.transforms import SimCLRTransform
 
 CASES = (
-    ("CIFAR's policy, {} of 32 x 32, 4 views at 32", SimCLRPolicy(32), (256, 32, 32), 1 / 2.5),
+    ("CIFAR's policy, {} of 32 x 32, 4 views at 32", SimCLRTransform(32), (256, 32, 32), 1 / 2.5),
     (
         "ImageNet's policy, {} of 375 x 500, 4 views at 224",
-        SimCLRPolicy(224, strength=1.0, blur=0.5),
+        SimCLRTransform(224, jitter_strength=1.0, blur_prob=0.5),
         (8, 375, 500),
         1.0,
     ),

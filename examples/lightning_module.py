@@ -1,9 +1,9 @@
-"""An objective in a Lightning module: views are drawn on the device, each by its instance and epoch.
+"""Use a loss in a Lightning module; views are made on the device, as functions of instance and epoch.
 
-python examples/lightning_module.py [--epochs 3] [--limit 2500] [--devices 1]
+python examples/lightning_module.py [--epochs 3] [--max-instances 2500] [--devices 1]
 
-Needs `pip install pytorch-lightning`. On several devices the objective contrasts with the instances of all of them; DDP
-averages the gradients, and that gives those of one process with the whole batch.
+Needs `pip install pytorch-lightning`. On several devices the loss uses the negatives of all of them. DDP averages the
+gradients, which gives the gradients of one process with the full batch.
 """
 
 import argparse
@@ -16,20 +16,20 @@ import manyviews as mv
 
 
 class MultiViewModule(pl.LightningModule):
-    """Views of photos, an embedder, an objective."""
+    """A transform, an embedder and a loss."""
 
-    def __init__(self, objective: str = "mv-dhel", views: int = 4, seed: int = 0) -> None:
+    def __init__(self, loss: str = "mv-dhel", views: int = 4, seed: int = 0) -> None:
         super().__init__()
         self.views, self.seed = views, seed
-        self.policy = mv.SimCLRPolicy(32)
+        self.transform = mv.SimCLRTransform(32)
         self.embedder = mv.Embedder(mv.get_encoder("resnet-small"))
-        self.objective = mv.get_objective(objective)
+        self.loss = mv.get_loss(loss)
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         images, index = batch
-        views = self.policy(images, views=self.views, seed=self.seed, epoch=self.current_epoch, index=index)
+        views = self.transform(images, views=self.views, seed=self.seed, epoch=self.current_epoch, index=index)
         z = self.embedder(views).z
-        loss = self.objective(z)  # float32 also under precision="bf16-mixed"
+        loss = self.loss(z)  # float32 also under precision="bf16-mixed"
         self.log("loss", loss, prog_bar=True, on_step=False, on_epoch=True)
         return loss
 
@@ -43,15 +43,15 @@ class MultiViewModule(pl.LightningModule):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=2500, help="photos")
+    parser.add_argument("--max-instances", type=int, default=2500, help="number of training photos")
     parser.add_argument("--devices", type=int, default=1)
     options = parser.parse_args()
-    images = mv.load_dataset("photos")["train"].images[: options.limit]
+    images = mv.load_dataset("photos")["train"].images[: options.max_instances]
     photos = TensorDataset(images, torch.arange(len(images)))
     loader = DataLoader(photos, batch_size=min(128, len(photos)), shuffle=True, drop_last=True)
-    where = {"devices": options.devices, "sync_batchnorm": options.devices > 1}
+    placement = {"devices": options.devices, "sync_batchnorm": options.devices > 1}
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
-    pl.Trainer(max_epochs=options.epochs, **where, **quiet).fit(MultiViewModule(), loader)
+    pl.Trainer(max_epochs=options.epochs, **placement, **quiet).fit(MultiViewModule(), loader)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A bundle of three modalities with missing entries: write one, train on it, classify with every subset.
+"""Write a dataset of three modalities with missing entries, train on it, classify with every subset of modalities.
 
-python examples/trimodal.py [--missing 0.3] [--objective mv-dhel] [--epochs 30] [--output bundle.npz]
+python examples/trimodal.py [--missing-rate 0.3] [--loss mv-dhel] [--epochs 30] [--output digits.npz]
 """
 
 import argparse
@@ -10,49 +10,49 @@ import numpy as np
 import torch
 
 import manyviews as mv
-from manyviews.evaluation import linear_probe
-from manyviews.models import ModalityEmbedder, ModalityEncoder
-from manyviews.views import ModalityBatches, batches
+from manyviews.loading import ModalityLoader, list_epoch_batches
+from manyviews.metrics import fit_linear_probe
+from manyviews.models import MultimodalEmbedder, MultimodalEncoder
 
 NAMES = ("fourier", "profiles", "gradients")
 parser = argparse.ArgumentParser()
-parser.add_argument("--missing", type=float, default=0.3, help="share of the training entries that are missing")
-parser.add_argument("--objective", default="mv-dhel")
+parser.add_argument("--missing-rate", type=float, default=0.3, help="fraction of the training entries to drop")
+parser.add_argument("--loss", default="mv-dhel")
 parser.add_argument("--epochs", type=int, default=30)
-parser.add_argument("--output", default="bundle.npz", help="where to write the bundle")
+parser.add_argument("--output", default="digits.npz", help="path of the dataset")
 options = parser.parse_args()
 
-# A bundle is a .npz of SPLIT/NAME arrays, all with the same instances first; what is missing is a row of NaN.
-draw, arrays = np.random.default_rng(0), {}
+# A multimodal dataset is a .npz of SPLIT/NAME arrays with instances in the first dimension; a missing entry is all NaN.
+rng, arrays = np.random.default_rng(0), {}
 for split, part in mv.load_dataset("digits").splits.items():
     arrays[f"{split}/label"] = part.labels.numpy()
     for name in NAMES:
         arrays[f"{split}/{name}"] = part.modalities[name].numpy().copy()
-gone = draw.random((len(arrays["train/label"]), len(NAMES))) < options.missing
-gone[gone.all(1), 0] = False  # an instance has something
+missing = rng.random((len(arrays["train/label"]), len(NAMES))) < options.missing_rate
+missing[missing.all(1), 0] = False  # every instance keeps at least one modality
 for column, name in enumerate(NAMES):
-    arrays[f"train/{name}"][gone[:, column]] = np.nan
+    arrays[f"train/{name}"][missing[:, column]] = np.nan
 np.savez(options.output, **arrays)
-print(f"{len(gone)} instances, {gone.mean():.0%} of the entries missing")
+print(f"{len(missing)} instances, {missing.mean():.0%} of the entries missing")
 
 torch.manual_seed(0)
 data = mv.load_dataset(options.output)
 train, test = data["train"], data["test"]
-embedder = ModalityEmbedder(ModalityEncoder.for_split(train, NAMES))
-objective = mv.get_objective(options.objective)
-optimiser = torch.optim.AdamW(embedder.parameters(), 1e-3)
+embedder = MultimodalEmbedder(MultimodalEncoder.from_dataset(train, NAMES))
+loss_fn = mv.get_loss(options.loss)
+optimizer = torch.optim.AdamW(embedder.parameters(), 1e-3)
 for epoch in range(options.epochs):
-    for views, _ in ModalityBatches(train, NAMES)(epoch, batches(len(train), 128, seed=0, epoch=epoch)):
-        loss = objective(embedder(views).z, present=views[-1])  # views end with the mask (instances, modalities)
-        optimiser.zero_grad()
+    for views, _ in ModalityLoader(train, NAMES)(epoch, list_epoch_batches(len(train), 128, seed=0, epoch=epoch)):
+        loss = loss_fn(embedder(views).z, mask=views[-1])  # views[-1]: mask (instances, modalities)
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}")
 
 embedder.eval()
 with torch.no_grad():
-    encoded = [embedder(ModalityBatches(part, NAMES).of(torch.arange(len(part)))).h for part in (train, test)]
-for chosen in [list(c) for count in (1, 2, 3) for c in combinations(range(3), count)]:
-    known, asked = (h[:, chosen].flatten(1) for h in encoded)
-    score = linear_probe(known, train.labels).accuracy(asked, test.labels)
-    print(f"{' + '.join(NAMES[number] for number in chosen):32} {score:.1%}")
+    encoded = [embedder(ModalityLoader(part, NAMES).load_batch(torch.arange(len(part)))).h for part in (train, test)]
+for subset in [list(c) for count in (1, 2, 3) for c in combinations(range(3), count)]:
+    train_h, test_h = (h[:, subset].flatten(1) for h in encoded)
+    score = fit_linear_probe(train_h, train.labels).accuracy(test_h, test.labels)
+    print(f"{' + '.join(NAMES[i] for i in subset):32} {score:.1%}")

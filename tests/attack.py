@@ -1,7 +1,7 @@
-"""Trainings that are killed and run out of disk space, many more than in the tests: `python -m tests.attack kills`.
+"""Stress test: kill many trainings, or fill their disk (`python -m tests.attack kills`).
 
-Each run ends with the bits of one that was left alone, no process outlives its parent, and no file is left behind.
-`python -m tests.fuzz` mutates files for the readers.
+Each resumed run must equal an uninterrupted one bit for bit, no process may outlive its parent, and no temporary file
+may remain. `python -m tests.fuzz` tests the file readers with mutated files.
 """
 
 import argparse
@@ -18,27 +18,29 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tests.training.bundle import MODAL, bundle
-from tests.training.small import assert_same_run, finished, flags, folder_of_images, small, start
-from tests.training.test_survival import steps_written
+from tests.helpers.tiny_multimodal import MODAL, bundle
+from tests.helpers.tiny_run import assert_same_run, flags, folder_of_images, run_to_end, start, tiny_config
+from tests.training.test_kill_resume import steps_written
 
-STEPS = {"epochs": 100, "save_every": 3}
+STEPS = {"epochs": 100, "checkpoint_every_steps": 3}
 SECONDS_TO_END = 30
 
 
-def settings(folder: Path) -> dict[str, list[str]]:
-    """Arguments of trainings on images in memory, images in files, and features."""
+def make_arguments(folder: Path) -> dict[str, list[str]]:
+    """Return train arguments for images in memory, images in files, and features."""
     files = folder_of_images(folder / "images")
     features = bundle(folder / "features.npz")
     return {
-        "images": flags(small(**STEPS)),
-        "files": flags(small(**STEPS, workers=2, data=str(files))),
-        "features": flags(replace(MODAL, epochs=400, save_every=3, data=features)),  # its steps take milliseconds
+        "images": flags(tiny_config(**STEPS)),
+        "files": flags(tiny_config(**STEPS, num_workers=2, data=str(files))),
+        "features": flags(
+            replace(MODAL, epochs=400, checkpoint_every_steps=3, data=features)
+        ),  # a step takes milliseconds
     }
 
 
-def processes_in_session(leader: int) -> list[int]:
-    found = []
+def list_session_processes(leader: int) -> list[int]:
+    pids = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -46,51 +48,50 @@ def processes_in_session(leader: int) -> list[int]:
             except OSError:
                 continue
             if int(fields[3]) == leader and fields[0] not in "ZX":
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def attack_with_kills(count: int, seed: int, kinds: list[str]) -> None:
-    """Kill trainings with SIGKILL: all of their processes, or the first alone; at any moment, also of the start."""
-    chance, total, leaders, worst = random.Random(seed), 0, 0, 0.0
+    """Send SIGKILL to all processes of a training or only the first, at random moments including startup."""
+    rng, total, leaders, worst = random.Random(seed), 0, 0, 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cases = [(kind, ranks) for kind in kinds for ranks in (1, 2)]
-        arguments = settings(folder)
-        for number, (kind, ranks) in enumerate(cases):
-            kills = count // len(cases) + (number < count % len(cases))
+        arguments = make_arguments(folder)
+        for i, (kind, ranks) in enumerate(cases):
+            kills = count // len(cases) + (i < count % len(cases))
             devices = ["--devices", "2", "--device", "cpu"] * (ranks == 2)
             whole, killed = folder / f"{kind}-{ranks}-whole", folder / f"{kind}-{ranks}-killed"
-            finished(*arguments[kind], *devices, "--output", whole)
+            run_to_end(*arguments[kind], *devices, "--output", whole)
             for _ in range(kills):
-                begin = [*arguments[kind], *devices, "--output", killed]
-                given = ["--resume", killed, *devices] if killed.exists() else begin
-                process = start(*given)
-                if chance.random() < 0.3:
-                    time.sleep(chance.uniform(0, 8))
+                first = [*arguments[kind], *devices, "--output", killed]
+                process = start(*(["--resume", killed, *devices] if killed.exists() else first))
+                if rng.random() < 0.3:
+                    time.sleep(rng.uniform(0, 8))
                 else:
-                    wanted, end = steps_written(killed) + chance.randint(1, 8), time.monotonic() + 120
-                    while process.poll() is None and steps_written(killed) < wanted and time.monotonic() < end:
+                    target, end = steps_written(killed) + rng.randint(1, 8), time.monotonic() + 120
+                    while process.poll() is None and steps_written(killed) < target and time.monotonic() < end:
                         time.sleep(0.002)
-                    time.sleep(chance.uniform(0, 0.05))
+                    time.sleep(rng.uniform(0, 0.05))
                 if process.poll() is not None:
                     raise SystemExit(
-                        f"{kind}, {ranks} ranks: it ended before it was killed:\n{process.communicate()[0]}"
+                        f"{kind}, {ranks} ranks: the training ended before it was killed:\n{process.communicate()[0]}"
                     )
-                is_leader = chance.random() < 0.5
+                is_leader = rng.random() < 0.5
                 os.kill(process.pid, signal.SIGKILL) if is_leader else os.killpg(process.pid, signal.SIGKILL)
                 total, leaders, began = total + 1, leaders + is_leader, time.monotonic()
-                while processes_in_session(process.pid):
+                while list_session_processes(process.pid):
                     if time.monotonic() - began > SECONDS_TO_END:
                         raise SystemExit(f"{kind}, {ranks} ranks: processes outlive their parent by {SECONDS_TO_END} s")
                     time.sleep(0.05)
                 worst = max(worst, time.monotonic() - began)
                 process.communicate(timeout=60)
-            for _ in range(2):  # if it was finished before the last kill, this changes nothing
-                finished("--resume", killed, *devices)
+            for _ in range(2):  # the second resume of a finished run must not change it
+                run_to_end("--resume", killed, *devices)
             assert_same_run(whole, killed)
-            left = [path.name for path in (*killed.rglob(".*"), *folder.glob(f".{killed.name}*"))]
-            assert not left, f"left behind: {left}"
+            leftovers = [path.name for path in (*killed.rglob(".*"), *folder.glob(f".{killed.name}*"))]
+            assert not leftovers, f"not removed: {leftovers}"
             print(f"{kind}, {ranks} rank(s): {kills} kills, resumed with equal bits", flush=True)
     print(f"{total} kills, {leaders} of them of the first process alone; the others ended within {worst:.1f} s")
 
@@ -106,33 +107,33 @@ def small_disk(path: Path, mebibytes: int) -> Iterator[Path]:
 
 
 def assert_same_result(a: Path, b: Path) -> None:
-    """The same model and metrics; the last checkpoint may have found no room."""
+    """Compare model and metrics; the last checkpoint may be missing because the disk was full."""
     for file in ("metrics.csv", "encoder.safetensors", "head.safetensors"):
         assert (a / file).read_bytes() == (b / file).read_bytes(), file
 
 
 def attack_with_full_disks(count: int, seed: int, kinds: list[str]) -> None:
-    """Fill the disk at any moment, make room later; and limit the size of files (`ulimit -f`), stop, resume."""
-    chance = random.Random(seed)
+    """Fill the disk at random moments and free it later; and limit the file size (`ulimit -f`), stop and resume."""
+    rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        arguments = settings(folder)[kinds[0]]
+        arguments = make_arguments(folder)[kinds[0]]
         whole = folder / "whole"
-        finished(*arguments, "--output", whole)
+        run_to_end(*arguments, "--output", whole)
         size = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file())
         waited = 0
-        for number in range(count):
-            with small_disk(folder / f"disk-{number}", 16) as disk:
+        for i in range(count):
+            with small_disk(folder / f"disk-{i}", 16) as disk:
                 run, filler = disk / "run", disk / "filler"
                 process = start(*arguments, "--output", run)
-                wanted = chance.choice([0, 30, 300, 499])
-                while process.poll() is None and steps_written(run) < wanted:
+                target = rng.choice([0, 30, 300, 499])
+                while process.poll() is None and steps_written(run) < target:
                     time.sleep(0.002)
-                room = os.statvfs(disk)
-                spare = chance.choice([0, size // 8, size // 2])
-                with suppress(OSError):  # the training took some of it meanwhile
-                    filler.write_bytes(bytes(max(0, room.f_bavail * room.f_frsize - spare)))
-                time.sleep(chance.uniform(5, 25))
+                stat = os.statvfs(disk)
+                spare = rng.choice([0, size // 8, size // 2])
+                with suppress(OSError):  # the training may have used some of it
+                    filler.write_bytes(bytes(max(0, stat.f_bavail * stat.f_frsize - spare)))
+                time.sleep(rng.uniform(5, 25))
                 waited += process.poll() is None
                 filler.unlink()
                 output, _ = process.communicate(timeout=180)
@@ -141,8 +142,8 @@ def attack_with_full_disks(count: int, seed: int, kinds: list[str]) -> None:
                 assert "Traceback" not in output, output
                 assert_same_result(whole, run)
         print(f"{count} disks filled during a training, {waited} until after its last step: all ended with equal bits")
-        for number in range(count):
-            run, limit = folder / f"limited-{number}", chance.randint(2_000, size // 2)
+        for i in range(count):
+            run, limit = folder / f"limited-{i}", rng.randint(2_000, size // 2)
             process = start(
                 *arguments,
                 "--output",
@@ -155,9 +156,9 @@ def attack_with_full_disks(count: int, seed: int, kinds: list[str]) -> None:
                 os.killpg(process.pid, signal.SIGTERM)
                 output, _ = process.communicate(timeout=60)
             assert "Traceback" not in output, output
-            finished(*(["--resume", run] if run.exists() else [*arguments, "--output", run]))
+            run_to_end(*(["--resume", run] if run.exists() else [*arguments, "--output", run]))
             assert_same_result(whole, run)
-        print(f"{count} trainings with a limit of the size of files: stopped, resumed without it, equal bits")
+        print(f"{count} trainings with limited file size: stopped, resumed without the limit, equal bits")
 
 
 def main() -> None:
@@ -166,9 +167,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="kills, or disks and limits")
     parser.add_argument("--seed", type=int, default=0)
     kinds = ["images", "files", "features"]
-    parser.add_argument("--on", nargs="+", choices=kinds, default=kinds, help="what is trained on; of disk the first")
-    given = parser.parse_args()
-    (attack_with_kills if given.what == "kills" else attack_with_full_disks)(given.count, given.seed, given.on)
+    parser.add_argument(
+        "--on", nargs="+", choices=kinds, default=kinds, help="data to train on; `disk` uses only the first"
+    )
+    args = parser.parse_args()
+    (attack_with_kills if args.what == "kills" else attack_with_full_disks)(args.count, args.seed, args.on)
 
 
 if __name__ == "__main__":

@@ -4,25 +4,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyviews.training import train
-from tests.training.small import small
+from manyviews.api import train
+from tests.helpers.tiny_run import tiny_config
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
-    """Tests run side by side, and small operations are slower on two threads than on one."""
+    """Tests run in parallel, and small operations are slower with two threads."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _default_interrupt() -> None:
-    """Processes that tests start obey Ctrl-C, also where the tests run in the background of a shell."""
+    """Let subprocesses of tests handle SIGINT, also if the tests run in the background of a shell."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a small run that is finished; not to be changed."""
+    """Return the directory of a finished tiny run; tests must not change it."""
     path = tmp_path_factory.mktemp("finished") / "run"
-    train(small(epochs=1), output=path, quiet=True)
+    train(tiny_config(epochs=1), output=path, quiet=True)
     return path

@@ -1,10 +1,10 @@
-"""Mutated files for every reader: each is read, or refused by an error of ours.
+"""Mutated files for every reader: each file is read, or refused with an error of this package.
 
     python -m tests.fuzz --count 500 --seed 1
 
-makes so many mutations of whole files for each format, in a process of its own whose memory is limited, and prints a
-line for each: how many were read and how many refused. Any other exception, more than `SECONDS` of computing for one
-file, or more memory than its budget, is printed with the file's place and fails.
+makes 500 mutations of valid files for each format, in a separate process with limited memory, and prints for each
+format how many files were read and how many were refused. Any other exception, more than `SECONDS` of CPU time for one
+file, or more memory than the budget is printed with the path of the file, and the command fails.
 """
 
 from __future__ import annotations
@@ -41,106 +41,104 @@ import torch
 import yaml
 from PIL import Image
 
-from manyviews.cli.train import show_run
+from manyviews.api import train
+from manyviews.cli.train_command import show_run
 from manyviews.data import DatasetError, load_dataset, read_image
-from manyviews.data.cifar import LAYOUTS
-from manyviews.experiments.cells import _found
-from manyviews.models import ModalityEncoder, get_encoder
-from manyviews.models.saved import Description, EncoderError, file_of
-from manyviews.report.account import accounts
-from manyviews.report.chapter import evaluated, sound
-from manyviews.training import ConfigError, Run, get_recipe, load_encoder, train
+from manyviews.data.cifar import CIFAR_SPECS
+from manyviews.models import EncoderConfig, EncoderError, MultimodalEncoder, get_encoder, serialize_module
+from manyviews.report.section import drop_invalid_evaluation, make_evaluation_tables
+from manyviews.report.summary import load_summaries
+from manyviews.reproduce.trials import _read_result
+from manyviews.runs import Run, load_encoder
+from manyviews.training import ConfigError, DivergedError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
-from manyviews.training.loop import DivergedError
 from manyviews.utils.budget import MIN_BUDGET_BYTES, memory_bytes
-from tests.training.small import small
+from tests.helpers.tiny_run import tiny_config
 
-OURS = (DatasetError, ConfigError, CheckpointError, EncoderError, DivergedError)
+EXPECTED_ERRORS = (DatasetError, ConfigError, CheckpointError, EncoderError, DivergedError)
 SECONDS = 10
-"""Of computing, for one file."""
+"""Maximum CPU time for one file."""
 STUCK_SECONDS = 120
-"""In which a process must finish a file, however busy the machine is."""
+"""Maximum wall time for one file, on a busy machine."""
 EXTRA_BYTES = 4 * 2**30
-"""That a process may ask for beyond what it has when it begins; a reader that asks for more meets a MemoryError."""
+"""Address space that a process may add after its start; beyond it, allocations raise MemoryError."""
 
 Mutate = Callable[[bytes, random.Random], bytes]
 ODD_NUMBERS = (0, 1, 7, 127, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
 
 
-# Mutations. Each takes a whole file and gives a broken, odd or large one.
+# Mutations. Each takes a valid file and returns a corrupt, odd or large one.
 
 
-def flip(content: bytes, chance: random.Random) -> bytes:
-    """Some bits, or a number of four or eight bytes."""
+def flip(content: bytes, rng: random.Random) -> bytes:
+    """Flip bits, or overwrite an integer of one to eight bytes."""
     out = bytearray(content)
-    for _ in range(chance.choice((1, 1, 1, 2, 8, 64))):
-        place = chance.randrange(max(1, len(out)))
-        if chance.random() < 0.5:
-            out[place : place + 1] = bytes([out[place] ^ 1 << chance.randrange(8)]) if out else b""
+    for _ in range(rng.choice((1, 1, 1, 2, 8, 64))):
+        offset = rng.randrange(max(1, len(out)))
+        if rng.random() < 0.5:
+            out[offset : offset + 1] = bytes([out[offset] ^ 1 << rng.randrange(8)]) if out else b""
         else:
-            width = chance.choice(["<B", "<H", "<I", ">I", "<Q", ">Q"])
-            number = chance.choice(ODD_NUMBERS) % 256 ** struct.calcsize(width)
-            out[place : place + struct.calcsize(width)] = struct.pack(width, number)
+            width = rng.choice(["<B", "<H", "<I", ">I", "<Q", ">Q"])
+            number = rng.choice(ODD_NUMBERS) % 256 ** struct.calcsize(width)
+            out[offset : offset + struct.calcsize(width)] = struct.pack(width, number)
     return bytes(out)
 
 
-def cut(content: bytes, chance: random.Random) -> bytes:
-    """The beginning, or the file without a part, or with a part twice or somewhere else."""
-    first, last = sorted(chance.randrange(len(content) + 1) for _ in range(2))
+def cut(content: bytes, rng: random.Random) -> bytes:
+    """Truncate the file, or remove, repeat, move or insert a part."""
+    first, last = sorted(rng.randrange(len(content) + 1) for _ in range(2))
     part = content[first:last]
-    place = chance.randrange(len(content) + 1)
-    return chance.choice((
+    offset = rng.randrange(len(content) + 1)
+    return rng.choice((
         content[:last],
         content[:first] + content[last:],
         content[:last] + part + content[last:],
-        content[:place] + part + content[place:],
-        content[:place] + chance.randbytes(chance.choice((1, 4, 100))) + content[place:],
+        content[:offset] + part + content[offset:],
+        content[:offset] + rng.randbytes(rng.choice((1, 4, 100))) + content[offset:],
     ))  # fmt: skip
 
 
-def plain(content: bytes, chance: random.Random) -> bytes:
-    return chance.choice((flip, flip, cut))(content, chance)
+def mutate_bytes(content: bytes, rng: random.Random) -> bytes:
+    return rng.choice((flip, flip, cut))(content, rng)
 
 
-def in_zip(inside: Mutate) -> Mutate:
-    """A member, its name or how it is packed; sums of the archive are right again."""
+def mutate_zip_member(inside: Mutate) -> Mutate:
+    """Mutate a member, its name or its compression; the checksums of the archive are correct."""
 
-    def mutate(content: bytes, chance: random.Random) -> bytes:
+    def mutate(content: bytes, rng: random.Random) -> bytes:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            members = [(one.filename, archive.read(one)) for one in archive.infolist()]
-        place = chance.randrange(len(members))
-        name, held = members[place]
-        packing = chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
-        kind = chance.randrange(8)
+            members = [(member.filename, archive.read(member)) for member in archive.infolist()]
+        i = rng.randrange(len(members))
+        name, data = members[i]
+        compression = rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA))
+        kind = rng.randrange(8)
         if kind == 0:
-            members.append(members[place])
+            members.append(members[i])
         elif kind == 1:
-            members[place] = (name + chance.choice(("x", "\n", "/../a", "_test", "é")), held)
+            members[i] = (name + rng.choice(("x", "\n", "/../a", "_test", "é")), data)
         elif kind == 2:
-            members[place] = (
+            members[i] = (
                 name,
-                bytes(chance.choice((0, 10**6, 10**6 if packing == zipfile.ZIP_STORED else 3 * 10**8))),
+                bytes(rng.choice((0, 10**6, 10**6 if compression == zipfile.ZIP_STORED else 3 * 10**8))),
             )
         else:
-            members[place] = (name, inside(held, chance))
+            members[i] = (name, inside(data, rng))
         out = io.BytesIO()
-        with warnings.catch_warnings(), zipfile.ZipFile(out, "w", packing, compresslevel=1) as archive:
+        with warnings.catch_warnings(), zipfile.ZipFile(out, "w", compression, compresslevel=1) as archive:
             warnings.simplefilter("ignore")
-            for one, held in members:
-                archive.writestr(one, held)
+            for name, data in members:
+                archive.writestr(name, data)
         return out.getvalue()
 
     return mutate
 
 
-def npy(content: bytes, chance: random.Random) -> bytes:
-    """The header of an array: its shape, its type, its order."""
+def mutate_npy_header(content: bytes, rng: random.Random) -> bytes:
+    """Replace the header of an array: shape, dtype, order."""
     end = content.find(b"\n") + 1
-    shape = chance.choice(
-        ("(100000000000,)", "(4, 9223372036854775807)", "()", "(-1, 3)", "(0, 99999999999)", "(" * 90)
-    )
-    kind = chance.choice(("'O'", "'|S0'", "'<U1000000'", "'|V8'", "'<M8[s]'", "'<c16'", "[('a', '<f4')]", "'i1'", "5"))
-    header = chance.choice((
+    shape = rng.choice(("(100000000000,)", "(4, 9223372036854775807)", "()", "(-1, 3)", "(0, 99999999999)", "(" * 90))
+    kind = rng.choice(("'O'", "'|S0'", "'<U1000000'", "'|V8'", "'<M8[s]'", "'<c16'", "[('a', '<f4')]", "'i1'", "5"))
+    header = rng.choice((
         f"{{'descr': {kind}, 'fortran_order': False, 'shape': (6, 4), }}",
         f"{{'descr': '<f4', 'fortran_order': True, 'shape': {shape}, }}",
         f"{{'descr': {kind}, 'fortran_order': False, 'shape': {shape}, }}",
@@ -148,42 +146,43 @@ def npy(content: bytes, chance: random.Random) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n" + content[end:]
 
 
-def nested(depth: int, kind: type) -> object:
-    held: object = 1
+def make_nested_lists(depth: int) -> object:
+    """Make nested lists that each hold the previous one twice."""
+    nested: object = 1
     for _ in range(depth):
-        held = kind((held, held))
-    return held
+        nested = [nested, nested]
+    return nested
 
 
-def opcodes(content: bytes, chance: random.Random) -> bytes:
-    """A pickle with other opcodes, references far away, lists of lists of lists, tuples for names."""
+def mutate_opcodes(content: bytes, rng: random.Random) -> bytes:
+    """Change opcodes of a pickle, or return one with huge memo indices, nested lists or tuples as keys."""
     bombs = (
         b"\x80\x04]r\xff\xff\xff\xff.",
         b"]p99999999999999\n.",
         b"(" * 10_000 + b"t" * 10_000 + b".",
-        b"]" + b"]a" * 10 + b"." * chance.randrange(3),
+        b"]" + b"]a" * 10 + b"." * rng.randrange(3),
         b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b".",
         b"\x80\x04\x8e" + struct.pack("<Q", 2**45) + b".",
         b"\x80\x04\x95" + struct.pack("<Q", 2**50) + b"N.",
         b"\x80\x04\x8b" + struct.pack("<I", 2**31 - 1) + b"\1.",
-        pickle.dumps({"train": {"text": nested(chance.randrange(5, 60), list), "audio": 1}}),
+        pickle.dumps({"train": {"text": make_nested_lists(rng.randrange(5, 60)), "audio": 1}}),
         pickle.dumps({"train": {"text": ["a"] * 40_000 + ["b" * 40_000]}}),
-        b"}" + b"(K\x01K\x01t" + b"2\x86" * chance.randrange(5, 60) + b"K\x01s.",
+        b"}" + b"(K\x01K\x01t" + b"2\x86" * rng.randrange(5, 60) + b"K\x01s.",
         b"(" + b"}" * 50_000 + b"l.",
         b"K\x01" + b"\x85" * 100_000 + b".",
     )
-    if chance.random() < 0.3:
-        return chance.choice(bombs)
+    if rng.random() < 0.3:
+        return rng.choice(bombs)
     out = bytearray(content)
-    for _ in range(chance.choice((1, 2, 5))):
-        place = chance.randrange(len(out))
-        code = chance.choice(
+    for _ in range(rng.choice((1, 2, 5))):
+        offset = rng.randrange(len(out))
+        code = rng.choice(
             b"(.0122FIJKLMNPQRSTUVXabcdeghijlopqrstu]})\x80\x81\x82\x85\x86\x87\x88\x8c\x8f\x90\x91\x92\x93\x94\x95"
         )
-        if chance.random() < 0.5:
-            out[place] = code
+        if rng.random() < 0.5:
+            out[offset] = code
         else:
-            out.insert(place, code)
+            out.insert(offset, code)
     return bytes(out)
 
 
@@ -193,42 +192,42 @@ ODD_VALUES: tuple[object, ...] = (
 )  # fmt: skip
 
 
-def odd_json(content: bytes, chance: random.Random) -> bytes:
-    """A value somewhere in it, or its depth."""
-    if chance.random() < 0.1:
-        depth = chance.choice((100, 1000, 200_000))
-        return chance.choice((b"[" * depth, b'{"a":' * depth, b"[" * depth + b"]" * depth, b"1" * depth))
-    held = json.loads(content)
-    for _ in range(chance.choice((1, 1, 3))):
-        _replace(held, chance)
-    return json.dumps(held).encode(errors="surrogatepass")
+def mutate_json(content: bytes, rng: random.Random) -> bytes:
+    """Replace values, or nest deeply."""
+    if rng.random() < 0.1:
+        depth = rng.choice((100, 1000, 200_000))
+        return rng.choice((b"[" * depth, b'{"a":' * depth, b"[" * depth + b"]" * depth, b"1" * depth))
+    tree = json.loads(content)
+    for _ in range(rng.choice((1, 1, 3))):
+        _replace_value(tree, rng)
+    return json.dumps(tree).encode(errors="surrogatepass")
 
 
-def _replace(held: object, chance: random.Random) -> None:
-    while isinstance(held, (dict, list)) and held:
-        key = chance.choice(list(held) if isinstance(held, dict) else range(len(held)))
-        inside = held[key]
-        if not isinstance(inside, (dict, list)) or not inside or chance.random() < 0.3:
-            if isinstance(held, dict) and chance.random() < 0.2:
-                del held[key]
+def _replace_value(tree: object, rng: random.Random) -> None:
+    while isinstance(tree, (dict, list)) and tree:
+        key = rng.choice(list(tree) if isinstance(tree, dict) else range(len(tree)))
+        child = tree[key]
+        if not isinstance(child, (dict, list)) or not child or rng.random() < 0.3:
+            if isinstance(tree, dict) and rng.random() < 0.2:
+                del tree[key]
             else:
-                held[key] = chance.choice(ODD_VALUES)
+                tree[key] = rng.choice(ODD_VALUES)
             return
-        held = inside
+        tree = child
 
 
-def odd_yaml(content: bytes, chance: random.Random) -> bytes:
-    """A value, an alias, a merge, a tag, or its depth."""
+def mutate_yaml(content: bytes, rng: random.Random) -> bytes:
+    """Replace a value, add an alias, a merge key or a tag, or nest deeply."""
     lines = content.decode().splitlines()
-    place = chance.randrange(len(lines))
-    name = lines[place].partition(":")[0]
-    value = yaml.safe_dump(chance.choice(ODD_VALUES), default_flow_style=True, allow_unicode=True).splitlines()[0]
+    offset = rng.randrange(len(lines))
+    name = lines[offset].partition(":")[0]
+    value = yaml.safe_dump(rng.choice(ODD_VALUES), default_flow_style=True, allow_unicode=True).splitlines()[0]
     laughs = ["a0: &a0 [1, 1]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
-    lines[place : place + 1] = chance.choice((
+    lines[offset : offset + 1] = rng.choice((
         [f"{name}: {value}"],
         [f"{name}: {value}"],
         [f"{name}: &x {value}", "other: *x"],
-        [f"{name}: {'[' * (depth := chance.choice((10, 100, 10_000)))}{']' * depth}"],
+        [f"{name}: {'[' * (depth := rng.choice((10, 100, 10_000)))}{']' * depth}"],
         [f"<<: {{<<: {{{name}: 3}}}}"],
         [f"{name}: !!python/name:os.system"],
         [f"{name}: !!binary {value}", f"? [{name}]", ": 3"],
@@ -238,242 +237,252 @@ def odd_yaml(content: bytes, chance: random.Random) -> bytes:
     return "\n".join(lines).encode(errors="surrogatepass")
 
 
-def odd_csv(content: bytes, chance: random.Random) -> bytes:
-    """A cell: large, quoted, of another kind, or one too many."""
+def mutate_csv(content: bytes, rng: random.Random) -> bytes:
+    """Replace a cell by a large, quoted, invalid or additional one."""
     lines = content.split(b"\n")
-    place = chance.randrange(len(lines))
-    cells = lines[place].split(b",")
+    offset = rng.randrange(len(lines))
+    cells = lines[offset].split(b",")
     odd = (b"9" * 200_000, b'"', b'"a\n', b"\0", b"x", b"1e999", b"-1", "²".encode(), b"9" * 5000, b"1,2", b"nan", b"")
-    cells[chance.randrange(len(cells))] = chance.choice(odd)
-    lines[place] = b",".join(cells)
+    cells[rng.randrange(len(cells))] = rng.choice(odd)
+    lines[offset] = b",".join(cells)
     return b"\n".join(lines)
 
 
-def safetensors_header(content: bytes, chance: random.Random) -> bytes:
-    """The header, whose length is right again."""
+def mutate_safetensors_header(content: bytes, rng: random.Random) -> bytes:
+    """Replace values of the header; its length is correct."""
     (length,) = struct.unpack("<Q", content[:8])
-    held = json.loads(content[8 : 8 + length])
-    if chance.random() < 0.6 and "__metadata__" in held:
-        about = json.loads(held["__metadata__"]["manyviews"])
-        for _ in range(chance.choice((1, 1, 3))):
-            _replace(about, chance)
-        if chance.random() < 0.3:
-            about |= {
-                "size": chance.choice((4096, 4097, 10**9)),
-                "dim": 10_000,
-                "layers": 10_000,
+    tree = json.loads(content[8 : 8 + length])
+    if rng.random() < 0.6 and "__metadata__" in tree:
+        metadata = json.loads(tree["__metadata__"]["manyviews"])
+        for _ in range(rng.choice((1, 1, 3))):
+            _replace_value(metadata, rng)
+        if rng.random() < 0.3:
+            metadata |= {
+                "size": rng.choice((4096, 4097, 10**9)),
+                "hidden_dim": 10_000,
+                "transformer_layers": 10_000,
                 "encoder": "resnet50",
             }
-        held["__metadata__"]["manyviews"] = json.dumps(about)
+        tree["__metadata__"]["manyviews"] = json.dumps(metadata)
     else:
-        _replace(held, chance)
-    header = json.dumps(held).encode(errors="replace")
+        _replace_value(tree, rng)
+    header = json.dumps(tree).encode(errors="replace")
     return struct.pack("<Q", len(header)) + header + content[8 + length :]
 
 
-def in_mat(content: bytes, chance: random.Random) -> bytes:
-    """What is packed in a .mat file, or its lengths."""
-    place, out = 128, content[:128]
-    while place + 8 <= len(content):
-        kind, length = struct.unpack_from("<II", content, place)
-        body = content[place + 8 : place + 8 + length]
+def mutate_mat(content: bytes, rng: random.Random) -> bytes:
+    """Mutate the compressed elements of a .mat file, or their lengths."""
+    offset, out = 128, content[:128]
+    while offset + 8 <= len(content):
+        kind, length = struct.unpack_from("<II", content, offset)
+        body = content[offset + 8 : offset + 8 + length]
         if kind == 15:
             inside = zlib.decompress(body)
-            inside = bytes(chance.choice((10**6, 3 * 10**8))) if chance.random() < 0.05 else plain(inside, chance)
+            inside = bytes(rng.choice((10**6, 3 * 10**8))) if rng.random() < 0.05 else mutate_bytes(inside, rng)
             body = zlib.compress(inside, 1)
         else:
-            body = plain(body, chance)
-        length = chance.choice(ODD_NUMBERS) % 2**32 if chance.random() < 0.1 else len(body)
+            body = mutate_bytes(body, rng)
+        length = rng.choice(ODD_NUMBERS) % 2**32 if rng.random() < 0.1 else len(body)
         out += struct.pack("<II", kind, length) + body
-        place += 8 + len(content[place + 8 : place + 8 + struct.unpack_from("<I", content, place + 4)[0]])
+        offset += 8 + len(content[offset + 8 : offset + 8 + struct.unpack_from("<I", content, offset + 4)[0]])
     return out
 
 
-def in_gzip(content: bytes, chance: random.Random) -> bytes:
-    if chance.random() < 0.1:
+def mutate_gzip(content: bytes, rng: random.Random) -> bytes:
+    if rng.random() < 0.1:
         return gzip.compress(bytes(3 * 10**8), 1)
-    return gzip.compress(chance.choice((plain, opcodes))(gzip.decompress(content), chance), 1)
+    return gzip.compress(rng.choice((mutate_bytes, mutate_opcodes))(gzip.decompress(content), rng), 1)
 
 
-# Formats: whole files, what is done to them, and what reads them.
+# Formats: valid files, their mutations, and their readers.
 
 
 @dataclass(frozen=True)
 class Format:
-    """Files to mutate by their paths in a folder, and how the folder is read."""
+    """Files to mutate, by their paths in a folder, and the function that reads the folder."""
 
     seeds: dict[str, bytes]
     read: Callable[[Path, str], object]
-    mutations: tuple[Mutate, ...] = (plain,)
+    mutations: tuple[Mutate, ...] = (mutate_bytes,)
     max_bytes: int = 4 * MIN_BUDGET_BYTES
-    """That the process may grow by, of all files together: it gives little back."""
+    """Maximum growth of the process over all files, because little memory is returned."""
 
 
-def features(count: int = 6) -> dict[str, np.ndarray]:
-    chance = np.random.default_rng(0)
+def make_features(count: int = 6) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
     return {
-        "text": chance.normal(size=(count, 5, 3)).astype(np.float32),
-        "audio": chance.normal(size=(count, 4)).astype(np.float32),
+        "text": rng.normal(size=(count, 5, 3)).astype(np.float32),
+        "audio": rng.normal(size=(count, 4)).astype(np.float32),
         "label": np.arange(count) % 2,
-        "id": np.array([f"name{number}" for number in range(count)]),
+        "id": np.array([f"name{i}" for i in range(count)]),
     }
 
 
-def saved(write: Callable[[io.BytesIO], object]) -> bytes:
+def write_bytes(write: Callable[[io.BytesIO], object]) -> bytes:
     out = io.BytesIO()
     write(out)
     return out.getvalue()
 
 
-def arrays() -> Format:
-    chance = np.random.default_rng(0)
-    images = chance.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+def make_npz_format() -> Format:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
     seeds = {
-        "a.npz": saved(lambda out: np.savez(out, **features())),
-        "b.npz": saved(lambda out: np.savez_compressed(out, images=images, labels=np.arange(6) % 3)),
+        "a.npz": write_bytes(lambda out: np.savez(out, **make_features())),
+        "b.npz": write_bytes(lambda out: np.savez_compressed(out, images=images, labels=np.arange(6) % 3)),
     }
-    return Format(seeds, lambda folder, name: load_dataset(folder / name), (plain, in_zip(plain), in_zip(npy)))
+    return Format(
+        seeds,
+        lambda folder, name: load_dataset(folder / name),
+        (mutate_bytes, mutate_zip_member(mutate_bytes), mutate_zip_member(mutate_npy_header)),
+    )
 
 
-def array() -> Format:
-    chance = np.random.default_rng(0)
-    images = chance.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
-    seeds = {"a.npy": saved(lambda out: np.save(out, images))}
-    return Format(seeds, lambda folder, name: load_dataset(folder / name), (plain, npy))
+def make_npy_format() -> Format:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+    seeds = {"a.npy": write_bytes(lambda out: np.save(out, images))}
+    return Format(seeds, lambda folder, name: load_dataset(folder / name), (mutate_bytes, mutate_npy_header))
 
 
-def pickles() -> Format:
-    rows = features()
+def make_pickle_format() -> Format:
+    features = make_features()
     part = {
-        "text": rows["text"],
-        "audio": rows["text"],
-        "vision": rows["text"].tolist(),
-        "id": [f"video${number}" for number in range(6)],
+        "text": features["text"],
+        "audio": features["text"],
+        "vision": features["text"].tolist(),
+        "id": [f"video${i}" for i in range(6)],
         "text_bert": np.ones((6, 3, 5), np.float32),
         "regression_labels": np.linspace(-1, 1, 6),
         "audio_lengths": [5, 2, 1, 4, 3, 5],
     }
     seeds = {f"{n}.pkl": pickle.dumps({"train": part, "valid": part, "test": part}, n) for n in (0, 2, 4, 5)}
-    return Format(seeds, lambda folder, name: load_dataset(folder / name), (plain, opcodes, opcodes))
+    return Format(
+        seeds, lambda folder, name: load_dataset(folder / name), (mutate_bytes, mutate_opcodes, mutate_opcodes)
+    )
 
 
-def mat() -> Format:
+def make_mat_format() -> Format:
     cell = np.empty((1, 2), object)
     cell[0, 0], cell[0, 1] = np.random.default_rng(0).normal(size=(20, 3)), np.ones((20, 2), np.int8)
-    held = {"X": cell, "Y": np.arange(20)[:, None] % 4 + 1.0}
+    variables = {"X": cell, "Y": np.arange(20)[:, None] % 4 + 1.0}
     seeds = {
-        "a.mat": saved(lambda out: scipy.io.savemat(out, held)),
-        "b.mat": saved(lambda out: scipy.io.savemat(out, held, do_compression=True)),
+        "a.mat": write_bytes(lambda out: scipy.io.savemat(out, variables)),
+        "b.mat": write_bytes(lambda out: scipy.io.savemat(out, variables, do_compression=True)),
     }
-    return Format(seeds, lambda folder, name: load_dataset(folder / name), (plain, in_mat))
+    return Format(seeds, lambda folder, name: load_dataset(folder / name), (mutate_bytes, mutate_mat))
 
 
-def merbench() -> Format:
-    rows = features()
+def make_merbench_format() -> Format:
+    features = make_features()
     corpora = {
         f"{split}_corpus": np.array({f"{split}{n}": {"emo": "happy", "val": float(n)} for n in range(3)}, object)
         for split in ("train", "val", "test")
     }
-    seeds = {"label.npz": saved(lambda out: np.savez(out, **corpora))}
+    seeds = {"label.npz": write_bytes(lambda out: np.savez(out, **corpora))}
     for split in ("train", "val", "test"):
         for n in range(3):
-            seeds[f"features/a-FRA/{split}{n}.npy"] = saved(lambda out, n=n: np.save(out, rows["text"][n]))
-            seeds[f"features/b-UTT/{split}{n}.npy"] = saved(lambda out, n=n: np.save(out, rows["audio"][n]))
+            seeds[f"features/a-FRA/{split}{n}.npy"] = write_bytes(lambda out, n=n: np.save(out, features["text"][n]))
+            seeds[f"features/b-UTT/{split}{n}.npy"] = write_bytes(lambda out, n=n: np.save(out, features["audio"][n]))
 
-    def mutate(content: bytes, chance: random.Random) -> bytes:
+    def mutate(content: bytes, rng: random.Random) -> bytes:
         return (
-            in_zip(chance.choice((plain, npy, opcodes)))(content, chance)
+            mutate_zip_member(rng.choice((mutate_bytes, mutate_npy_header, mutate_opcodes)))(content, rng)
             if content[:2] == b"PK"
-            else npy(content, chance)
+            else mutate_npy_header(content, rng)
         )
 
-    return Format(seeds, lambda folder, _: load_dataset(folder), (plain, mutate))
+    return Format(seeds, lambda folder, _: load_dataset(folder), (mutate_bytes, mutate))
 
 
-def cifar(batch: str = "test_batch") -> dict[str, bytes]:
-    layout, chance = LAYOUTS["cifar10"], np.random.default_rng(0)
-    data = {b"data": chance.integers(0, 256, (4, 3072), dtype=np.uint8), b"labels": [0, 1, 2, 3]}
-    held = {name: pickle.dumps(data, 2) for name in (*layout.train, layout.test)}
-    return held | {layout.meta: pickle.dumps({b"label_names": [b"%d" % n for n in range(10)]}, 2)}
+def make_cifar_files() -> dict[str, bytes]:
+    spec, rng = CIFAR_SPECS["cifar10"], np.random.default_rng(0)
+    data = {b"data": rng.integers(0, 256, (4, 3072), dtype=np.uint8), b"labels": [0, 1, 2, 3]}
+    files = {name: pickle.dumps(data, 2) for name in (*spec.train, spec.test)}
+    return files | {spec.meta: pickle.dumps({b"label_names": [b"%d" % n for n in range(10)]}, 2)}
 
 
-def cifar_folder() -> Format:
-    return Format(cifar(), lambda folder, _: load_dataset(folder), (plain, opcodes))
+def make_cifar_folder_format() -> Format:
+    return Format(make_cifar_files(), lambda folder, _: load_dataset(folder), (mutate_bytes, mutate_opcodes))
 
 
-def cifar_archive() -> Format:
-    layout = LAYOUTS["cifar10"]
+def make_cifar_archive_format() -> Format:
+    spec = CIFAR_SPECS["cifar10"]
 
     def write(out: io.BytesIO) -> None:
         with tarfile.open(fileobj=out, mode="w:gz") as archive:
-            for name, content in cifar().items():
-                one = tarfile.TarInfo(f"{layout.folder}/{name}")
-                one.size = len(content)
-                archive.addfile(one, io.BytesIO(content))
+            for name, content in make_cifar_files().items():
+                member = tarfile.TarInfo(f"{spec.folder}/{name}")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
 
     def read(folder: Path, name: str) -> object:
         md5 = hashlib.md5((folder / name).read_bytes(), usedforsecurity=False).hexdigest()
-        LAYOUTS["cifar10"] = dataclasses.replace(layout, md5=md5)  # right again
+        CIFAR_SPECS["cifar10"] = dataclasses.replace(spec, md5=md5)  # a correct checksum
         return load_dataset(folder / name)
 
-    return Format({layout.archive: saved(write)}, read, (plain, in_gzip))
+    return Format({spec.archive: write_bytes(write)}, read, (mutate_bytes, mutate_gzip))
 
 
-def images() -> Format:
-    chance = np.random.default_rng(0)
-    picture = Image.fromarray(chance.integers(0, 256, (20, 24, 3), dtype=np.uint8))
+def make_image_format() -> Format:
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (20, 24, 3), dtype=np.uint8))
     kinds = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP", "bmp": "BMP", "ppm": "PPM", "tif": "TIFF", "gif": "GIF"}
-    seeds = {f"a.{end}": saved(lambda out, kind=kind: picture.save(out, kind)) for end, kind in kinds.items()}
-    seeds["b.jpg"] = saved(lambda out: picture.save(out, "JPEG", progressive=True, exif=b"Exif\0\0II*\0\x08\0\0\0\0\0"))
-    seeds["b.tif"] = saved(lambda out: picture.save(out, "TIFF", compression="tiff_lzw"))
-    seeds["b.png"] = saved(lambda out: picture.convert("P").save(out, "PNG", transparency=3))
+    seeds = {f"a.{suffix}": write_bytes(lambda out, kind=kind: image.save(out, kind)) for suffix, kind in kinds.items()}
+    seeds["b.jpg"] = write_bytes(
+        lambda out: image.save(out, "JPEG", progressive=True, exif=b"Exif\0\0II*\0\x08\0\0\0\0\0")
+    )
+    seeds["b.tif"] = write_bytes(lambda out: image.save(out, "TIFF", compression="tiff_lzw"))
+    seeds["b.png"] = write_bytes(lambda out: image.convert("P").save(out, "PNG", transparency=3))
     return Format(seeds, lambda folder, name: read_image(folder / name), max_bytes=2 * 2**30)
 
 
-def class_list() -> Format:
-    picture = saved(lambda out: Image.new("RGB", (4, 4)).save(out, "PNG"))
-    seeds = {"list.txt": b"cat\ndog\n", "images/cat/a.png": picture, "images/dog/a.png": picture}
-    return Format(seeds, lambda folder, _: load_dataset(folder / "images", classes=folder / "list.txt"))
+def make_class_list_format() -> Format:
+    png = write_bytes(lambda out: Image.new("RGB", (4, 4)).save(out, "PNG"))
+    seeds = {"list.txt": b"cat\ndog\n", "images/cat/a.png": png, "images/dog/a.png": png}
+    return Format(seeds, lambda folder, _: load_dataset(folder / "images", class_list=folder / "list.txt"))
 
 
-def recipe() -> Format:
-    seeds = {"a.yaml": small().to_yaml().encode()}
-    return Format(seeds, lambda folder, name: get_recipe(folder / name).check(), (plain, odd_yaml, odd_yaml))
+def make_recipe_format() -> Format:
+    seeds = {"a.yaml": tiny_config().to_yaml().encode()}
+    return Format(
+        seeds, lambda folder, name: get_recipe(folder / name).check(), (mutate_bytes, mutate_yaml, mutate_yaml)
+    )
 
 
-def finished_run() -> dict[str, bytes]:
-    """The files of a small run that is finished and evaluated."""
+def make_finished_run() -> dict[str, bytes]:
+    """Train and evaluate a small run, and return its files."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"
-        train(small(epochs=1, probe=True), output=path, quiet=True)
+        train(tiny_config(epochs=1, evaluate_at_end=True), output=path, quiet=True)
         return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def encoder() -> Format:
+def make_encoder_format() -> Format:
     split = load_dataset("digits")["train"]
-    modalities = ModalityEncoder.for_split(split, ("pixels", "fourier"), dim=8)
+    multimodal = MultimodalEncoder.from_dataset(split, ("pixels", "fourier"), hidden_dim=8)
     sizes = {"encoder": "resnet-small", "options": {"width": 0.125}, "size": 16}
     seeds = {
-        "a.safetensors": file_of(get_encoder("resnet-small", width=0.125), Description(**sizes)),
-        "b.safetensors": file_of(modalities, modalities.about),
+        "a.safetensors": serialize_module(get_encoder("resnet-small", width=0.125), EncoderConfig(**sizes)),
+        "b.safetensors": serialize_module(multimodal, multimodal.config),
     }
-    return Format(seeds, lambda folder, name: load_encoder(folder / name), (plain, safetensors_header))
+    return Format(seeds, lambda folder, name: load_encoder(folder / name), (mutate_bytes, mutate_safetensors_header))
 
 
-def run_files(kind: str, read: Callable[[Path, str], object], *mutations: Mutate) -> Format:
+def make_run_format(kind: str, read: Callable[[Path, str], object], *mutations: Mutate) -> Format:
     files = {name: content for name, content in FINISHED.items() if "/" not in name or kind == "checkpoint"}
     seeds = {name: files.pop(name) for name in list(files) if kind in name}
     if kind == "checkpoint":
-        for name in ("encoder.safetensors", "head.safetensors", "evaluation.json"):  # it goes on
+        for name in ("encoder.safetensors", "head.safetensors", "evaluation.json"):  # so that training resumes
             del files[name]
 
-    def read_among(folder: Path, name: str) -> object:
+    def read_with_other_files(folder: Path, name: str) -> object:
         for other, content in files.items():
             (folder / other).parent.mkdir(exist_ok=True)
             (folder / other).write_bytes(content)
         return read(folder, name)
 
-    return Format(seeds, read_among, (plain, *mutations))
+    return Format(seeds, read_with_other_files, (mutate_bytes, *mutations))
 
 
 def resume_finished(folder: Path, _: str) -> None:
@@ -485,7 +494,7 @@ def resume_finished(folder: Path, _: str) -> None:
 
 
 def resume_checkpoint(folder: Path, name: str) -> None:
-    """With its digest right again, and now and then all the way into training."""
+    """Resume from a mutated checkpoint with a correct digest; some reach the training loop."""
     content = (folder / name).read_bytes()
     path = folder / "checkpoints" / f"step-00000004-{hashlib.sha256(content).hexdigest()[:8]}.pt"
     shutil.rmtree(folder / "checkpoints")
@@ -495,105 +504,111 @@ def resume_checkpoint(folder: Path, name: str) -> None:
     train(resume=folder, quiet=True)
 
 
-def report_on(folder: Path, _: str) -> None:
-    for account in accounts([folder]):
-        evaluated(sound(account))
+def make_report(folder: Path, _: str) -> None:
+    for summary in load_summaries([folder]):
+        make_evaluation_tables(drop_invalid_evaluation(summary))
 
 
-def read_metrics_of(folder: Path, name: str) -> None:
-    report_on(folder, name)
-    assert isinstance(Run.open(folder).metrics, list)
+def read_run_metrics(folder: Path, name: str) -> None:
+    make_report(folder, name)
+    assert isinstance(Run.open(folder).read_metrics(), list)
 
 
-def tensors(content: bytes, chance: random.Random) -> bytes:
-    return in_zip(chance.choice((plain, opcodes)))(content, chance)
+def mutate_tensors(content: bytes, rng: random.Random) -> bytes:
+    return mutate_zip_member(rng.choice((mutate_bytes, mutate_opcodes)))(content, rng)
 
 
 FINISHED: dict[str, bytes] = {}
 FORMATS: dict[str, Callable[[], Format]] = {
-    "npy": array,
-    "npz": arrays,
-    "pickle": pickles,
-    "mat": mat,
-    "merbench": merbench,
-    "cifar folder": cifar_folder,
-    "cifar archive": cifar_archive,
-    "images": images,
-    "class list": class_list,
-    "recipe": recipe,
-    "safetensors": encoder,
-    "run config": lambda: run_files("config.yaml", lambda folder, _: Run.open(folder), odd_yaml),
-    "run metrics": lambda: run_files("metrics.csv", read_metrics_of, odd_csv),
-    "run evaluation": lambda: run_files("evaluation.json", resume_finished, odd_json, odd_json),
-    "run log": lambda: run_files("log.txt", report_on),
-    "report": lambda: run_files("evaluation.json", report_on, odd_json, odd_json),
-    "cell": lambda: run_files("evaluation.json", lambda folder, name: _found(folder / name), odd_json, odd_json),
-    "checkpoint": lambda: run_files("checkpoint", resume_checkpoint, tensors, tensors),
+    "npy": make_npy_format,
+    "npz": make_npz_format,
+    "pickle": make_pickle_format,
+    "mat": make_mat_format,
+    "merbench": make_merbench_format,
+    "cifar folder": make_cifar_folder_format,
+    "cifar archive": make_cifar_archive_format,
+    "images": make_image_format,
+    "class list": make_class_list_format,
+    "recipe": make_recipe_format,
+    "safetensors": make_encoder_format,
+    "run config": lambda: make_run_format("config.yaml", lambda folder, _: Run.open(folder), mutate_yaml),
+    "run metrics": lambda: make_run_format("metrics.csv", read_run_metrics, mutate_csv),
+    "run evaluation": lambda: make_run_format("evaluation.json", resume_finished, mutate_json, mutate_json),
+    "run log": lambda: make_run_format("log.txt", make_report),
+    "report": lambda: make_run_format("evaluation.json", make_report, mutate_json, mutate_json),
+    "cell": lambda: make_run_format(
+        "evaluation.json", lambda folder, name: _read_result(folder / name), mutate_json, mutate_json
+    ),
+    "checkpoint": lambda: make_run_format("checkpoint", resume_checkpoint, mutate_tensors, mutate_tensors),
 }
 
 
 class HangError(BaseException):
-    """A file took more than `SECONDS` of computing."""
+    """A file took more than `SECONDS` of CPU time."""
 
 
-def _hang(*_: object) -> None:
-    raise HangError(f"more than {SECONDS} s of computing")
+def _raise_hang(*_: object) -> None:
+    raise HangError(f"more than {SECONDS} s of CPU time")
 
 
 @dataclass
 class Outcome:
-    """Of one format."""
+    """The results of one format."""
 
     read: int = 0
     refused: int = 0
     bad: list[str] = dataclasses.field(default_factory=list)
 
 
-def fuzz(kind: str, count: int, seed: int, put: Callable[[str], None]) -> None:
-    """Read mutated files, and put a line for each; memory is limited, so it is for a process of its own."""
-    held = FORMATS[kind]()
+def fuzz(kind: str, count: int, seed: int, write_line: Callable[[str], None]) -> None:
+    """Read mutated files and write a line for each; it limits the memory of its process."""
+    file_format = FORMATS[kind]()
     with Path("/proc/self/statm").open() as file:
         pages = int(file.read().split()[0])
     memory_bytes.cache_clear()
     limit = pages * resource.getpagesize() + EXTRA_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    signal.signal(signal.SIGPROF, _hang)
+    signal.signal(signal.SIGPROF, _raise_hang)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(count):
-            chance = random.Random(f"{kind} {seed} {number}")
-            name = chance.choice(list(held.seeds))
-            mutated = chance.choice(held.mutations)(held.seeds[name], chance)
-            root = Path(folder) / str(number)
-            for other, content in held.seeds.items():
+        for i in range(count):
+            rng = random.Random(f"{kind} {seed} {i}")
+            name = rng.choice(list(file_format.seeds))
+            mutated = rng.choice(file_format.mutations)(file_format.seeds[name], rng)
+            root = Path(folder) / str(i)
+            for other, content in file_format.seeds.items():
                 (root / other).parent.mkdir(parents=True, exist_ok=True)
                 (root / other).write_bytes(mutated if other == name else content)
-            put(_outcome(held, root, name))
+            write_line(_read_mutated(file_format, root, name))
             shutil.rmtree(root)
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    put(f"grown {grown}" if grown <= held.max_bytes else f"bad: it took {grown:,} bytes, more than {held.max_bytes:,}")
+    write_line(
+        f"grown {grown}"
+        if grown <= file_format.max_bytes
+        else f"bad: it took {grown:,} bytes, more than {file_format.max_bytes:,}"
+    )
 
 
-def _outcome(held: Format, root: Path, name: str) -> str:
+def _read_mutated(file_format: Format, root: Path, name: str) -> str:
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            held.read(root, name)
-    except OURS:
+            file_format.read(root, name)
+    except EXPECTED_ERRORS:
         return "refused"
-    except BaseException as error:  # noqa: BLE001 (that is what is looked for)
+    except BaseException as error:  # noqa: BLE001 (any other exception is a failure)
         kept = Path(tempfile.gettempdir()) / f"manyviews-fuzz-{os.getpid()}-{root.name}"
         shutil.copytree(root, kept)
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return f"bad: {type(error).__name__}: {str(error)[:200]!r} at {where.filename}:{where.lineno}; {kept}/{name}"
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        return f"bad: {type(error).__name__}: {str(error)[:200]!r} at {frame.filename}:{frame.lineno}; {kept}/{name}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return "read"
 
 
-def lines_of(kind: str, count: int, seed: int) -> Iterator[str]:
-    """What a process of its own says of each file; it is stopped if it says nothing for long."""
+def run_in_process(kind: str, count: int, seed: int) -> Iterator[str]:
+    """Run `fuzz` in a child process and yield its lines; the child is killed if it hangs."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
@@ -613,18 +628,18 @@ def lines_of(kind: str, count: int, seed: int) -> Iterator[str]:
     text, last = b"", time.monotonic()
     while True:
         try:
-            part = os.read(reader, 2**16)
-            if not part:
+            chunk = os.read(reader, 2**16)
+            if not chunk:
                 break
-            text, last = text + part, time.monotonic()
+            text, last = text + chunk, time.monotonic()
         except BlockingIOError:
             time.sleep(0.05)
             if time.monotonic() - last > STUCK_SECONDS:
                 os.kill(child, signal.SIGKILL)
                 text += f"bad: a file took more than {STUCK_SECONDS} s\n".encode()
                 break
-        *whole, text = text.split(b"\n")
-        yield from (line.decode() for line in whole)
+        *lines, text = text.split(b"\n")
+        yield from (line.decode() for line in lines)
     yield from text.decode().splitlines()
     os.close(reader)
     if status := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
@@ -633,24 +648,26 @@ def lines_of(kind: str, count: int, seed: int) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="mutations of each format")
+    parser.add_argument("--count", type=int, default=100, help="number of mutations of each format")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--format", action="append", choices=list(FORMATS), help="only this one; may be given again")
-    given = parser.parse_args()
+    parser.add_argument(
+        "--format", action="append", choices=list(FORMATS), help="format to test; repeatable (default: all)"
+    )
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    FINISHED.update(finished_run())
+    FINISHED.update(make_finished_run())
     failed = False
-    for kind in given.format or FORMATS:
+    for kind in args.format or FORMATS:
         outcome = Outcome()
-        for line in lines_of(kind, given.count, given.seed):
+        for line in run_in_process(kind, args.count, args.seed):
             outcome.read += line == "read"
             outcome.refused += line == "refused"
             if line.startswith("bad: "):
                 outcome.bad.append(line)
-        print(f"{kind:15} {given.count:6,} mutations {outcome.read:6,} read {outcome.refused:6,} refused", flush=True)
+        print(f"{kind:15} {args.count:6,} mutations {outcome.read:6,} read {outcome.refused:6,} refused", flush=True)
         for line in outcome.bad:
             print(f"  {line}")
-        failed = failed or bool(outcome.bad) or outcome.read + outcome.refused != given.count
+        failed = failed or bool(outcome.bad) or outcome.read + outcome.refused != args.count
     sys.exit(failed)
 
 

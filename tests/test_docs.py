@@ -19,12 +19,12 @@ import tyro
 from PIL import Image
 
 import manyviews as mv
-from manyviews.cli.commands import COMMANDS
-from manyviews.cli.evaluate import evaluate_command
-from manyviews.cli.reproduce import reproduce_command
-from manyviews.cli.train import train_command
-from manyviews.experiments import EXPERIMENTS
-from manyviews.losses import OBJECTIVES
+from manyviews.cli.app import COMMANDS
+from manyviews.cli.evaluate_command import evaluate_command
+from manyviews.cli.reproduce_command import reproduce_command
+from manyviews.cli.train_command import train_command
+from manyviews.losses import LOSSES
+from manyviews.reproduce import EXPERIMENTS
 from manyviews.training import RECIPES
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ PAGES = sorted(
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md"))
 )
 HEAVY = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}
-MEASURED = {"list", "theorem", "principles"}
+MEASURED = {"theorem", "principles"}
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         picture.save(place / "pictures" / f"{number}.png")
         if number < 2:
             picture.save(place / f"{'ab'[number]}.jpg")
-    config = mv.Config(epochs=1, limit=128, batch_size=64, held_out=0, probe=False, threads=1)
+    config = mv.Config(epochs=1, max_instances=128, batch_size=64, monitor_size=0, evaluate_at_end=False, cpu_threads=1)
     mv.train(config, output=place / "runs/demo")
     return place
 
@@ -66,23 +66,23 @@ def test_python_of_the_page_runs_and_prints_what_it_says(page: str, place: Path)
     assert [line for line in lines if line not in text.splitlines()] == []
 
 
-def test_objectives_have_a_page_each_whose_code_runs() -> None:
+def test_each_loss_has_a_page_whose_code_runs() -> None:
     hooks = runpy.run_path(str(ROOT / "docs/hooks.py"))
-    assert set(hooks["WORDS"]) == set(OBJECTIVES)
-    pages = {name: hooks["objective_page"](name) for name in OBJECTIVES}
+    assert set(hooks["WORDS"]) == set(LOSSES)
+    pages = {name: hooks["make_loss_page"](name) for name in LOSSES}
     for page in pages.values():
         (code,) = blocks(page, "python")
         exec(code, {})
     assert "| `pair` | `'infonce'` |" in pages["pwe-infonce"]
     assert "| `temperature` | `0.25` |" in pages["kcl"]
-    assert "| `learnable` | `True` |" in pages["siglip"]
+    assert "| `learn_temperature` | `True` |" in pages["siglip"]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_the_page_lead_somewhere(page: str) -> None:
     """As they stand in the repository; the pages of objectives are made with the site."""
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / page).read_text())
-    wanted = [target for target in targets if not target.startswith("objectives/")]
+    wanted = [target for target in targets if not target.startswith("losses/")]
     assert [target for target in wanted if not ((ROOT / page).parent / target).exists()] == []
 
 
@@ -114,8 +114,8 @@ def test_benchmarks_in_the_readme_are_those_that_were_measured() -> None:
 
 def test_results_in_the_readme_are_those_of_the_tables() -> None:
     with (ROOT / "docs/results/table1.csv").open() as file:
-        found = {(row["objective"], row["views"]): row for row in csv.DictReader(file) if row["metric"] == "linear"}
-    for name, *cells in table("README.md", "manyviews reproduce table1 --limit 4000 --epochs 5"):
+        found = {(row["loss"], row["views"]): row for row in csv.DictReader(file) if row["metric"] == "linear"}
+    for name, *cells in table("README.md", "manyviews reproduce table1 --max-instances 4000 --epochs 5"):
         for views, cell in zip("234", cells, strict=True):
             row = found[name.removesuffix("-infonce") if name[:3] in ("pwe", "avg") else name, views]
             assert cell == f"{float(row['mean']):.1f}%"
@@ -194,7 +194,7 @@ def of_ours(words: list[str]) -> str | None:
             return f"{name} has no {word}"
         if following.startswith("$") or following.isupper():
             continue
-        if word in ("--objective", "--objectives") and following not in {*OBJECTIVES, "pwe", "avg"}:
+        if word in ("--loss", "--losses") and following not in {*LOSSES, "pwe", "avg"}:
             return f"no objective {following}"
         if word == "--recipe" and following not in RECIPES and not following.endswith(".yaml"):
             return f"no recipe {following}"
@@ -220,7 +220,7 @@ def test_a_command_that_is_not_there_is_noticed() -> None:
 ```bash
 manyviews train --viewz 4
 make nothing
-torchrun --nproc-per-node 2 -m manyviews train --objective mv-nothing
+torchrun --nproc-per-node 2 -m manyviews train --loss mv-nothing
 pip install '.[nothing]'
 python examples/sphere.py --nothing
 manyviews reproduce table9
@@ -234,11 +234,11 @@ def test_the_site_fetches_nothing_and_shows_equations(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     pages = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
-    assert {f"objectives/{name}.html" for name in OBJECTIVES} <= set(pages)
+    assert {f"losses/{name}.html" for name in LOSSES} <= set(pages)
     for name, page in pages.items():
         assert "arithmatex" not in page, name
         fetched = re.findall(r"<(?:script|link|img|iframe)[^>]*(?:src|href)=\"(https?:[^\"]+)", page)
         assert [address for address in fetched if "canonical" not in address] == [], name
-    assert all("<math" in pages[f"objectives/{name}.html"] for name in OBJECTIVES)
-    assert "MVDHEL(" in re.sub(r"<[^>]+>", "", pages["api/losses.html"])
-    assert "{{ objectives }}" not in pages["choosing.html"]
+    assert all("<math" in pages[f"losses/{name}.html"] for name in LOSSES)
+    assert "MVDHELLoss(" in re.sub(r"<[^>]+>", "", pages["api/losses.html"])
+    assert "{{ losses }}" not in pages["choosing.html"]

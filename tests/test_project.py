@@ -49,7 +49,10 @@ def test_ten_steps_run_from_the_wheel_alone(built: Path, tmp_path: Path) -> None
     (wheel,) = built.glob("*.whl")
     with ZipFile(wheel) as file:
         file.extractall(tmp_path / "installed")
-    for arguments in ("train --help", "train --limit 160 --batch-size 16 --epochs 1 --held-out 0 --no-probe -o run"):
+    for arguments in (
+        "train --help",
+        "train --max-instances 160 --batch-size 16 --epochs 1 --monitor-size 0 --no-evaluate-at-end -o run",
+    ):
         command = [sys.executable, "-m", "manyviews", *arguments.split()]
         environment = {"PYTHONPATH": str(tmp_path / "installed"), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)}
         where = [sys.executable, "-c", "import manyviews; print(manyviews.__file__)"]

@@ -9,7 +9,7 @@ cd "$place"
 "$python" -m venv environment
 environment/bin/python -m pip install --quiet --disable-pip-version-check -c "$constraints" "$package"
 environment/bin/manyviews train --help > /dev/null
-environment/bin/manyviews train --limit 160 --batch-size 16 --epochs 1 --held-out 0 --output run
+environment/bin/manyviews train --max-instances 160 --batch-size 16 --epochs 1 --monitor-size 0 --output run
 environment/bin/manyviews report run -o report.html
 test "$(wc -l < run/metrics.csv)" -ge 11 && test -s run/encoder.safetensors && test -s report.html
 echo "$(basename "$package"): installed into an empty environment, trained ten steps, wrote a report"

@@ -1,4 +1,4 @@
-"""Every source of data, good and hostile."""
+"""Every kind of dataset: valid, corrupt and hostile."""
 
 import contextlib
 import hashlib
@@ -14,6 +14,7 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,40 +26,41 @@ import torch
 from PIL import Image
 
 from manyviews.data import (
-    BadImageError,
+    CorruptImageError,
+    Dataset,
     DatasetError,
-    ImageFiles,
-    Split,
+    LazyImages,
     cifar,
-    download,
-    files,
-    load,
+    image_folder,
     load_dataset,
-    pickles,
+    read_image,
+    safe_pickle,
 )
-from manyviews.data.pickles import load_numpy_pickle
-from manyviews.export import Pictures
-from manyviews.training import RECIPES, Config, EvaluationConfig
-from manyviews.training.assess import evaluation_name
-from manyviews.training.setup import located
+from manyviews.data.download import download
+from manyviews.data.load import BUILTIN_DATASETS
+from manyviews.data.safe_pickle import load_numpy_pickle
+from manyviews.evaluation import EvaluationConfig, get_evaluation_filename
+from manyviews.export import ImageCollection
+from manyviews.loading import ViewLoader, list_epoch_batches
+from manyviews.training import RECIPES, Config, with_absolute_paths
+from manyviews.transforms import MultiCrop, SimCLRTransform
 from manyviews.utils import budget
-from manyviews.views import MultiCrop, SimCLRPolicy, ViewBatches, batches
 
 REAL_CIFAR = Path(os.environ.get("MANYVIEWS_TEST_CIFAR", "nowhere"))
 
 
-def picture(seed: int = 0, size: tuple[int, int] = (12, 8), mode: str = "RGB") -> Image.Image:
-    random = np.random.default_rng(seed)
-    return Image.fromarray(random.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)).convert(mode)
+def make_image(seed: int = 0, size: tuple[int, int] = (12, 8), mode: str = "RGB") -> Image.Image:
+    rng = np.random.default_rng(seed)
+    return Image.fromarray(rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)).convert(mode)
 
 
-def folder_of_classes(root: Path, splits: tuple[str, ...] = ("",), sizes: bool = False) -> Path:
+def make_class_folders(root: Path, splits: tuple[str, ...] = ("",), sizes: bool = False) -> Path:
     for split in splits:
         for label, name in enumerate(("cat", "dog")):
             (root / split / name).mkdir(parents=True)
-            for number in range(3):
-                size = (12 + number * sizes, 8)
-                picture(label * 10 + number, size).save(root / split / name / f"{number}.png")
+            for i in range(3):
+                size = (12 + i * sizes, 8)
+                make_image(label * 10 + i, size).save(root / split / name / f"{i}.png")
     return root
 
 
@@ -81,11 +83,11 @@ PHOTOS_DIGEST = "792fe6d15ac97be0a101d3da3106e51bf7204b70ea7f84faf682b57a0124734
 def test_digits_have_four_feature_views() -> None:
     digits = load_dataset("digits")
     assert [len(digits[s]) for s in ("train", "test")] == [1437, 360]
-    shapes = {name: tuple(rows.shape[1:]) for name, rows in digits["train"].modalities.items()}
+    shapes = {name: tuple(features.shape[1:]) for name, features in digits["train"].modalities.items()}
     assert shapes == {"image": (1, 8, 8), "pixels": (64,), "fourier": (40,), "profiles": (16,), "gradients": (32,)}
     train, test = digits["train"], digits["test"]
     for name in ("pixels", "fourier", "profiles", "gradients"):
-        # Each view knows the digit: the nearest training instance by that view alone.
+        # Each view predicts the digit: 1-nearest-neighbor classification by that view alone.
         x, y = train.modalities[name], test.modalities[name]
         scale = x.std(0) + 1e-6
         nearest = torch.cdist(y / scale, x / scale).argmin(1)
@@ -95,64 +97,64 @@ def test_digits_have_four_feature_views() -> None:
 # folders
 
 
-def test_a_folder_of_classes(tmp_path: Path) -> None:
-    data = load_dataset(folder_of_classes(tmp_path / "pets"))
-    assert data.classes == ("cat", "dog")
+def test_class_folders_become_labels(tmp_path: Path) -> None:
+    data = load_dataset(make_class_folders(tmp_path / "pets"))
+    assert data.class_names == ("cat", "dog")
     assert data["train"].images.shape == (6, 3, 8, 12)
     assert data["train"].labels.tolist() == [0, 0, 0, 1, 1, 1]
-    expected = torch.from_numpy(np.array(picture(11))).permute(2, 0, 1)
+    expected = torch.from_numpy(np.array(make_image(11))).permute(2, 0, 1)
     assert torch.equal(data["train"].images[4], expected)
 
 
-def test_a_folder_of_splits_and_a_class_list(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "pets", ("train", "val"))
+def test_split_folders_and_a_class_list(tmp_path: Path) -> None:
+    root = make_class_folders(tmp_path / "pets", ("train", "val"))
     assert set(load_dataset(root).splits) == {"train", "valid"}
     chosen = tmp_path / "classes.txt"
     chosen.write_text("# mine\ndog  domestic\n\n")
-    data = load_dataset(root, classes=chosen)
-    assert data.classes == ("dog",)
+    data = load_dataset(root, class_list=chosen)
+    assert data.class_names == ("dog",)
     assert len(data["train"]) == 3
     chosen.write_text("dog\nwolf\n")
     with pytest.raises(DatasetError, match="no folder for 1 listed classes, such as wolf"):
-        load_dataset(root, classes=chosen)
+        load_dataset(root, class_list=chosen)
     chosen.write_text("\ufeffcat\n", encoding="utf-8")
-    assert load_dataset(root, classes=chosen).classes == ("cat",)
+    assert load_dataset(root, class_list=chosen).class_names == ("cat",)
     chosen.write_text("dog\ndog\n")
-    with pytest.raises(DatasetError, match="names dog twice"):
-        load_dataset(root, classes=chosen)
+    with pytest.raises(DatasetError, match="has dog twice"):
+        load_dataset(root, class_list=chosen)
     chosen.write_text("")
-    with pytest.raises(DatasetError, match="names no class"):
-        load_dataset(root, classes=chosen)
+    with pytest.raises(DatasetError, match="is empty"):
+        load_dataset(root, class_list=chosen)
 
 
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    for number in range(3):
-        picture(number, (10 + number, 8)).save(tmp_path / f"{number}.jpg")
+    for i in range(3):
+        make_image(i, (10 + i, 8)).save(tmp_path / f"{i}.jpg")
     split = load_dataset(tmp_path)["train"]
     assert split.labels is None
-    assert isinstance(split.images, ImageFiles)
+    assert isinstance(split.images, LazyImages)
     assert [tuple(image.shape) for image in split.images] == [(3, 8, 10), (3, 8, 11), (3, 8, 12)]
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "bmp", "gif", "tif"])
-def test_formats(tmp_path: Path, ending: str) -> None:
-    picture().save(tmp_path / f"a.{ending}", **({"lossless": True} if ending == "webp" else {}))
-    image = files.read_image(tmp_path / f"a.{ending}")
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "bmp", "gif", "tif"])
+def test_every_format_is_decoded(tmp_path: Path, suffix: str) -> None:
+    make_image().save(tmp_path / f"a.{suffix}", **({"lossless": True} if suffix == "webp" else {}))
+    image = read_image(tmp_path / f"a.{suffix}")
     assert image.shape == (3, 8, 12)
-    if ending not in ("jpg", "gif"):
-        assert torch.equal(image, torch.from_numpy(np.array(picture())).permute(2, 0, 1))
+    if suffix not in ("jpg", "gif"):
+        assert torch.equal(image, torch.from_numpy(np.array(make_image())).permute(2, 0, 1))
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "CMYK", "1", "I;16"])
 def test_modes_become_rgb(tmp_path: Path, mode: str) -> None:
     if mode == "I;16":
-        grey = Image.fromarray(np.full((8, 12), 32896, dtype=np.uint16))
+        gray = Image.fromarray(np.full((8, 12), 32896, dtype=np.uint16))
     else:
-        grey = Image.new("RGB", (12, 8), (128, 128, 128))
-        grey = grey.quantize(4) if mode == "P" else grey.convert(mode)
+        gray = Image.new("RGB", (12, 8), (128, 128, 128))
+        gray = gray.quantize(4) if mode == "P" else gray.convert(mode)
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
-    grey.save(path)
-    image = files.read_image(path).float()
+    gray.save(path)
+    image = read_image(path).float()
     assert image.shape == (3, 8, 12)
     assert mode == "1" or (image - 128).abs().max() <= 2
 
@@ -161,29 +163,29 @@ def test_transparency_is_over_white(tmp_path: Path) -> None:
     clear = Image.new("RGBA", (4, 4), (10, 20, 30, 0))
     clear.putpixel((0, 0), (10, 20, 30, 255))
     clear.save(tmp_path / "a.png")
-    image = files.read_image(tmp_path / "a.png")
+    image = read_image(tmp_path / "a.png")
     assert image[:, 0, 0].tolist() == [10, 20, 30]
     assert image[:, 3, 3].tolist() == [255, 255, 255]
 
 
-def test_exif_turns_the_image_upright(tmp_path: Path) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture(size=(20, 10)).save(tmp_path / "a.jpg", exif=exif)
-    assert files.read_image(tmp_path / "a.jpg").shape == (3, 20, 10)
+    make_image(size=(20, 10)).save(tmp_path / "a.jpg", exif=exif)
+    assert read_image(tmp_path / "a.jpg").shape == (3, 20, 10)
 
 
 # hostile files
 
 
-def truncated_jpeg(path: Path) -> None:
-    held = io.BytesIO()
-    picture(size=(64, 64)).save(held, "JPEG")
-    path.write_bytes(held.getvalue()[: len(held.getvalue()) // 2])
+def write_truncated_jpeg(path: Path) -> None:
+    out = io.BytesIO()
+    make_image(size=(64, 64)).save(out, "JPEG")
+    path.write_bytes(out.getvalue()[: len(out.getvalue()) // 2])
 
 
-def bomb_png(path: Path, side: int) -> None:
-    """A few kilobytes that say they are hundreds of millions of pixels."""
+def write_bomb_png(path: Path, side: int) -> None:
+    """A file of a few kilobytes whose header claims hundreds of millions of pixels."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
@@ -193,83 +195,83 @@ def bomb_png(path: Path, side: int) -> None:
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b""))
 
 
-def test_broken_images_are_named_and_left_out(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "pets")
-    truncated_jpeg(root / "cat" / "half.jpg")
+def test_corrupt_images_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    root = make_class_folders(tmp_path / "pets")
+    write_truncated_jpeg(root / "cat" / "half.jpg")
     (root / "dog" / "fake.png").write_text("I am not a picture")
     (root / "dog" / "empty.jpg").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"3 files of .* left out") as said:
+    with pytest.warns(UserWarning, match=r"3 files of .* left out") as caught:
         data = load_dataset(root)
-    (warning,) = said
+    (warning,) = caught
     assert all(name in str(warning.message) for name in ("half.jpg", "fake.png", "empty.jpg"))
     assert len(data["train"]) == 6
-    assert len(data.notes) == 3
-    with pytest.raises(BadImageError, match=r"half\.jpg is no whole image"):
-        load_dataset(root, strict=True)
+    assert len(data.warnings) == 3
+    with pytest.raises(CorruptImageError, match=r"half\.jpg cannot be decoded"):
+        load_dataset(root, raise_on_corrupt=True)
 
 
 @pytest.mark.parametrize("side", [12_000, 20_000])
 def test_a_decompression_bomb_is_refused(tmp_path: Path, side: int) -> None:
-    root = folder_of_classes(tmp_path / "pets")
-    bomb_png(root / "cat" / "bomb.png", side)
+    root = make_class_folders(tmp_path / "pets")
+    write_bomb_png(root / "cat" / "bomb.png", side)
     with pytest.raises(DatasetError, match=r"bomb\.png.*decompression bomb"):
         load_dataset(root)
 
 
 def test_a_link_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "pets")
+    root = make_class_folders(tmp_path / "pets")
     outside = tmp_path / "secret.png"
-    picture(99).save(outside)
+    make_image(99).save(outside)
     (root / "cat" / "link.png").symlink_to(outside)
     (root / "cat" / "inside.png").symlink_to(root / "cat" / "0.png")
     with pytest.warns(UserWarning, match="link out of the folder"):
         assert len(load_dataset(root)["train"]) == 7
-    assert len(load_dataset(root, follow_links=True)["train"]) == 8
+    assert len(load_dataset(root, follow_symlinks=True)["train"]) == 8
     with pytest.raises(DatasetError, match="link out of the folder"):
-        load_dataset(root, strict=True)
+        load_dataset(root, raise_on_corrupt=True)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_an_image_found_broken_later_is_replaced_and_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_corrupt_image_is_replaced_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
-    monkeypatch.setattr(files, "DECODED_WHEN_LOADED", 3)
-    root = folder_of_classes(tmp_path / "pets")
-    truncated_jpeg(root / "cat" / "9.jpg")
+    monkeypatch.setattr(image_folder, "MAX_EAGER_DECODES", 3)
+    root = make_class_folders(tmp_path / "pets")
+    write_truncated_jpeg(root / "cat" / "9.jpg")
     images = load_dataset(root)["train"].images
     indices = [torch.tensor([2, 3]), torch.tensor([3, 5])]
-    batches_of = ViewBatches(images, SimCLRPolicy(8), views=2, workers=workers)
-    with pytest.warns(UserWarning, match=r"9\.jpg is no whole image.*takes its place \(1 so far\)"):
-        found = list(batches_of(0, indices))
-    assert [index.tolist() for _, index in found] == [[2, 4], [4, 5]]
-    with pytest.raises(BadImageError, match=r"9\.jpg"):
-        list(ViewBatches(ImageFiles(images.paths, strict=True), SimCLRPolicy(8), views=2)(0, indices))
+    loader = ViewLoader(images, SimCLRTransform(8), views=2, num_workers=num_workers)
+    with pytest.warns(UserWarning, match=r"9\.jpg cannot be decoded.*replaced by the next image \(1 so far\)"):
+        batches = list(loader(0, indices))
+    assert [index.tolist() for _, index in batches] == [[2, 4], [4, 5]]
+    with pytest.raises(CorruptImageError, match=r"9\.jpg"):
+        list(ViewLoader(LazyImages(images.paths, raise_on_corrupt=True), SimCLRTransform(8), views=2)(0, indices))
 
 
-def test_many_files_are_checked_by_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "DECODED_WHEN_LOADED", 3)
-    root = folder_of_classes(tmp_path / "pets")
+def test_only_headers_of_many_files_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_folder, "MAX_EAGER_DECODES", 3)
+    root = make_class_folders(tmp_path / "pets")
     (root / "dog" / "fake.png").write_text("no")
-    truncated_jpeg(root / "dog" / "half.jpg")
+    write_truncated_jpeg(root / "dog" / "half.jpg")
     with pytest.warns(UserWarning, match="1 file of"):
         images = load_dataset(root)["train"].images
-    assert isinstance(images, ImageFiles)
+    assert isinstance(images, LazyImages)
     assert len(images) == 7
-    with pytest.raises(BadImageError, match=r"half\.jpg"):
+    with pytest.raises(CorruptImageError, match=r"half\.jpg"):
         list(images)
 
 
-def test_a_class_may_be_called_train_below_train(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "traffic", ("train",))
+def test_a_class_in_the_train_folder_may_be_named_train(tmp_path: Path) -> None:
+    root = make_class_folders(tmp_path / "traffic", ("train",))
     (root / "train" / "cat").rename(root / "train" / "train")
-    assert load_dataset(root).classes == ("dog", "train")
+    assert load_dataset(root).class_names == ("dog", "train")
 
 
 @pytest.mark.parametrize("name", ["train", "Train", "training"])
-def test_a_folder_beside_train_that_is_no_split_is_refused(tmp_path: Path, name: str) -> None:
-    root = folder_of_classes(tmp_path / "pets", (name, "extra", "test"))
+def test_a_folder_next_to_train_must_be_a_split(tmp_path: Path, name: str) -> None:
+    root = make_class_folders(tmp_path / "pets", (name, "extra", "test"))
     with pytest.raises(
-        DatasetError, match=rf"pets holds {name} and also extra, which is no split \(train, .* dev, test"
+        DatasetError, match=rf"pets has {name} and also extra, which is not a split \(train, .* dev, test"
     ):
         load_dataset(root)
 
@@ -277,133 +279,135 @@ def test_a_folder_beside_train_that_is_no_split_is_refused(tmp_path: Path, name:
 @pytest.mark.parametrize(
     ("name", "split"), [("val", "valid"), ("dev", "valid"), ("Validation", "valid"), ("testing", "test")]
 )
-def test_splits_have_the_same_names_everywhere(tmp_path: Path, name: str, split: str) -> None:
+def test_split_names_are_the_same_for_all_formats(tmp_path: Path, name: str, split: str) -> None:
     images = np.zeros((2, 4, 4, 3), np.uint8)
     np.savez(tmp_path / "images.npz", images=images, **{f"{name}_images": images})
-    np.savez(tmp_path / "bundle.npz", text=np.ones((2, 3)), **{f"{name}/text": np.ones((2, 3))})
+    np.savez(tmp_path / "multimodal.npz", text=np.ones((2, 3)), **{f"{name}/text": np.ones((2, 3))})
     (tmp_path / "sims.pkl").write_bytes(pickle.dumps({part: {"text": np.ones((2, 3))} for part in ("train", name)}))
-    folder_of_classes(tmp_path / "pets", ("train", name))
-    for source in ("images.npz", "bundle.npz", "sims.pkl", "pets"):
+    make_class_folders(tmp_path / "pets", ("train", name))
+    for source in ("images.npz", "multimodal.npz", "sims.pkl", "pets"):
         assert list(load_dataset(tmp_path / source).splits) == ["train", split]
 
 
-def test_splits_that_two_folders_claim(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="are both for valid"):
-        load_dataset(folder_of_classes(tmp_path / "pets", ("train", "val", "validation")))
+def test_two_folders_of_one_split_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="are both the valid split"):
+        load_dataset(make_class_folders(tmp_path / "pets", ("train", "val", "validation")))
 
 
 def test_a_flat_test_split_has_no_labels(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "pets", ("train",))
+    root = make_class_folders(tmp_path / "pets", ("train",))
     (root / "test").mkdir()
-    picture(5).save(root / "test" / "a.png")
+    make_image(5).save(root / "test" / "a.png")
     data = load_dataset(root)
     assert data["train"].labels is not None
     assert data["test"].labels is None
 
 
-def test_images_beside_class_folders_and_odd_names_are_told(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "pets")
-    picture(7).save(root / "loose.PNG")
+def test_images_outside_class_folders_and_broken_links_are_left_out(tmp_path: Path) -> None:
+    root = make_class_folders(tmp_path / "pets")
+    make_image(7).save(root / "stray.PNG")
     (root / "cat" / ".cache").mkdir()
-    picture(8).save(root / "cat" / ".cache" / "hidden.png")
+    make_image(8).save(root / "cat" / ".cache" / "hidden.png")
     (root / "cat" / "folder.jpg").mkdir()
     (root / "cat" / "loop.png").symlink_to(root / "cat" / "loop.png")
     (root / "dog" / "gone.png").symlink_to(root / "dog" / "nowhere.png")
-    with pytest.warns(UserWarning, match=r"3 files of") as said:
+    with pytest.warns(UserWarning, match=r"3 files of") as caught:
         data = load_dataset(root)
-    text = str(said[0].message)
-    assert "loose.PNG stands beside the class folders" in text
-    assert "loop.png is a link that leads nowhere" in text
-    assert "gone.png is a link that leads nowhere" in text
+    message = str(caught[0].message)
+    assert "stray.PNG is not in a class folder" in message
+    assert "loop.png is a broken link" in message
+    assert "gone.png is a broken link" in message
     assert len(data["train"]) == 6
 
 
-def test_linked_class_folders_say_how_to_follow_them(tmp_path: Path) -> None:
-    real = folder_of_classes(tmp_path / "all")
+def test_the_error_for_linked_images_has_the_option_to_follow_them(tmp_path: Path) -> None:
+    real = make_class_folders(tmp_path / "all")
     (tmp_path / "some").mkdir()
     (tmp_path / "some" / "cat").symlink_to(real / "cat", target_is_directory=True)
     links = tmp_path / "some" / "dog"
     links.mkdir()
     (links / "a.png").symlink_to(real / "dog" / "0.png")
     (tmp_path / "some" / "cat").unlink()
-    with pytest.raises(DatasetError, match=r"the class dog has no image .*follow_links"):
+    with pytest.raises(DatasetError, match=r"the class dog has no image .*follow_symlinks"):
         load_dataset(tmp_path / "some")
-    assert len(load_dataset(tmp_path / "some", follow_links=True)["train"]) == 1
+    assert len(load_dataset(tmp_path / "some", follow_symlinks=True)["train"]) == 1
 
 
-def test_malformed_exif_is_a_broken_image(tmp_path: Path) -> None:
+def test_malformed_exif_is_a_corrupt_image(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "hello"
-    held = io.BytesIO()
-    picture(size=(16, 16)).save(held, "JPEG", exif=exif)
-    for place in range(20, 80):
-        content = bytearray(held.getvalue())
-        content[place] = 9
+    out = io.BytesIO()
+    make_image(size=(16, 16)).save(out, "JPEG", exif=exif)
+    for offset in range(20, 80):
+        content = bytearray(out.getvalue())
+        content[offset] = 9
         (tmp_path / "a.jpg").write_bytes(bytes(content))
-        with contextlib.suppress(BadImageError):  # nothing else may come out
-            assert files.read_image(tmp_path / "a.jpg").shape[0] == 3
+        with contextlib.suppress(CorruptImageError):  # any other error fails
+            assert read_image(tmp_path / "a.jpg").shape[0] == 3
 
 
-def test_a_name_is_never_the_folder_that_happens_to_lie_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder_of_classes(tmp_path / "photos")
+def test_a_builtin_name_is_never_a_folder_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_class_folders(tmp_path / "photos")
     monkeypatch.chdir(tmp_path)
-    with pytest.warns(UserWarning, match=r"photos is the data set of that name: write \./photos for the folder here"):
+    with pytest.warns(UserWarning, match=r"photos is the built-in dataset: use \./photos for the folder"):
         assert len(load_dataset("photos")["train"]) == 2500
-    assert located(Config(data="photos")).data == "photos"
-    assert evaluation_name("photos", "photos", EvaluationConfig()) == "evaluation-photos.json"
-    with pytest.warns(UserWarning, match="write"):
-        assert Pictures.of("photos").path is None
-    assert load_dataset("./photos").classes == load_dataset(Path("photos")).classes == ("cat", "dog")
-    assert located(Config(data="./photos")).data == str(tmp_path / "photos")
-    assert Pictures.of("./photos").path == Path("photos")
+    assert with_absolute_paths(Config(data="photos")).data == "photos"
+    assert get_evaluation_filename("photos", "photos", EvaluationConfig()) == "evaluation-photos.json"
+    with pytest.warns(UserWarning, match="use"):
+        assert ImageCollection.open("photos").path is None
+    assert load_dataset("./photos").class_names == load_dataset(Path("photos")).class_names == ("cat", "dog")
+    assert with_absolute_paths(Config(data="./photos")).data == str(tmp_path / "photos")
+    assert ImageCollection.open("./photos").path == Path("photos")
 
 
-def test_names_given_as_paths() -> None:
+def test_a_builtin_name_may_be_a_path_object() -> None:
     assert load_dataset(Path("photos")).name == "photos"
-    with pytest.raises(DatasetError, match="classes selects subfolders"):
-        load_dataset("photos", classes="list.txt")
+    with pytest.raises(DatasetError, match="a class list selects subfolders"):
+        load_dataset("photos", class_list="list.txt")
 
 
-def test_classes_are_not_chosen_of_a_folder_that_holds_cifar(tmp_path: Path) -> None:
-    write_cifar(tmp_path / cifar.LAYOUTS["cifar10"].folder, cifar.LAYOUTS["cifar10"])
+def test_a_class_list_for_a_cifar_folder_is_refused(tmp_path: Path) -> None:
+    write_cifar(tmp_path / cifar.CIFAR_SPECS["cifar10"].folder, cifar.CIFAR_SPECS["cifar10"])
     (tmp_path / "list.txt").write_text("c1")
-    with pytest.raises(DatasetError, match="classes selects subfolders"):
-        load_dataset(tmp_path, classes=tmp_path / "list.txt")
+    with pytest.raises(DatasetError, match="a class list selects subfolders"):
+        load_dataset(tmp_path, class_list=tmp_path / "list.txt")
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda root: root.mkdir(), "holds no images"),
+        (lambda root: root.mkdir(), "has no images"),
         (lambda root: (root / "cat").mkdir(parents=True), "the class cat has no image"),
-        (lambda root: None, "no data set"),
+        (lambda root: None, "no dataset or path"),
         (lambda root: root.write_text("hello"), "expected a folder, a .npz"),
     ],
 )
-def test_folders_that_are_not(tmp_path: Path, make: object, message: str) -> None:
+def test_invalid_sources_are_refused(tmp_path: Path, make: object, message: str) -> None:
     root = tmp_path / "pets"
     make(root)  # type: ignore[operator]
     with pytest.raises(DatasetError, match=message):
         load_dataset(root)
 
 
-def test_a_class_whose_only_image_is_broken(tmp_path: Path) -> None:
-    root = folder_of_classes(tmp_path / "pets")
+def test_a_class_without_a_readable_image_is_refused(tmp_path: Path) -> None:
+    root = make_class_folders(tmp_path / "pets")
     (root / "emu").mkdir()
-    truncated_jpeg(root / "emu" / "a.jpg")
-    with pytest.raises(DatasetError, match="the class emu has no whole image"):
+    write_truncated_jpeg(root / "emu" / "a.jpg")
+    with pytest.raises(DatasetError, match="the class emu has no readable image"):
         load_dataset(root)
 
 
-def test_a_misspelt_name_gets_the_nearest() -> None:
-    with pytest.raises(DatasetError, match="no data set 'cifar': did you mean cifar10"):
+def test_the_error_for_an_unknown_name_has_a_suggestion() -> None:
+    with pytest.raises(DatasetError, match="no dataset or path 'cifar': did you mean cifar10 or cifar100"):
         load_dataset("cifar")
 
 
-@pytest.mark.parametrize("recipe", [name for name, config in RECIPES.items() if config.data not in load.NAMED])
-def test_data_that_cannot_be_downloaded_needs_a_path(recipe: str) -> None:
+@pytest.mark.parametrize("recipe", [name for name, config in RECIPES.items() if config.data not in BUILTIN_DATASETS])
+def test_datasets_without_a_download_need_a_path(recipe: str) -> None:
     for name in (recipe, RECIPES[recipe].data):
-        with pytest.raises(DatasetError, match=rf"{name} cannot be downloaded .* give its path \(--data PATH\)"):
+        with pytest.raises(DatasetError, match=rf"{name} cannot be downloaded .* pass its path \(--data PATH\)"):
             load_dataset(name)
 
 
@@ -419,10 +423,10 @@ class Command:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) -> None:
+def test_a_pickle_with_a_command_is_refused(tmp_path: Path, protocol: int) -> None:
     ran = tmp_path / "ran"
     hostile = pickle.dumps({b"data": Command(ran)}, protocol=protocol)
-    with pytest.raises(DatasetError, match=r"it asks for .*system\. Nothing of it was run"):
+    with pytest.raises(DatasetError, match=r"it calls .*system\. Nothing in it was executed"):
         load_numpy_pickle(io.BytesIO(hostile), "evil", 1000)
     assert not ran.exists()
 
@@ -430,7 +434,7 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) 
 @pytest.mark.parametrize(
     "content", [b"", b"\x80\x04", b"cbuiltins\neval\n(S'1'\ntR.", b"c_codecs\nencode\n(Vx\nVzip\ntR."]
 )
-def test_broken_and_tricky_pickles_are_refused(content: bytes) -> None:
+def test_corrupt_and_hostile_pickles_are_refused(content: bytes) -> None:
     with pytest.raises(DatasetError, match="evil"):
         load_numpy_pickle(io.BytesIO(content), "evil", 1000)
 
@@ -438,19 +442,19 @@ def test_broken_and_tricky_pickles_are_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     "name", ["_codecs encode", "numpy dtype", "numpy.core.multiarray scalar", "numpy.core.multiarray _reconstruct"]
 )
-@pytest.mark.parametrize("attribute", ["__defaults__", "_made", "value"])
-def test_a_pickle_cannot_change_what_reads_it(name: str, attribute: str) -> None:
+@pytest.mark.parametrize("attribute", ["__defaults__", "_function", "value"])
+def test_a_pickle_cannot_change_its_reader(name: str, attribute: str) -> None:
     module, called = name.split()
     state = f"(N}}V{attribute}\n(Vlatin1\ntst"  # (None, {attribute: ("latin1",)}), set by `b`
     with pytest.raises(DatasetError, match="evil"):
         load_numpy_pickle(io.BytesIO(f"c{module}\n{called}\n{state}b.".encode()), "evil", 1000)
-    assert pickles._encoded.__defaults__ is None
-    assert pickles._Array.value is None
+    assert safe_pickle._encode_text.__defaults__ is None
+    assert safe_pickle._Array.value is None
     assert load_numpy_pickle(io.BytesIO(b"c_codecs\nencode\n(Va\nVlatin1\ntR."), "good", 1000) == b"a"
 
 
 class Forged:
-    """Pickles as a call of its first part, and then a state if there is one."""
+    """Pickles as the given parts of `__reduce__`: function, arguments, optional state."""
 
     def __init__(self, *parts: object) -> None:
         self.parts = parts
@@ -459,8 +463,8 @@ class Forged:
         return self.parts
 
 
-def forged_dtype() -> Forged:
-    """A field of pointers that says it has none."""
+def make_forged_dtype() -> Forged:
+    """A dtype with a field of pointers and flags that deny it."""
     return Forged(np.dtype, ("V8", False, True), (3, "|", None, ("a",), {"a": (np.dtype("O"), 0)}, 8, 1, 0))
 
 
@@ -469,107 +473,106 @@ POINTER = struct.pack("<Q", 0x4141414141414141)
 
 
 @pytest.mark.parametrize(
-    "held",
+    "content",
     [
-        Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), forged_dtype(), False, POINTER)),
-        Forged(np.float64(1).__reduce__()[0], (forged_dtype(), POINTER)),
+        Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), make_forged_dtype(), False, POINTER)),
+        Forged(np.float64(1).__reduce__()[0], (make_forged_dtype(), POINTER)),
         Forged(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), np.dtype("O"), False, POINTER)),
         Forged(RECONSTRUCT, (np.ndarray, (300_000, 3072), b"B")),
         np.array([object], dtype=object),
         np.zeros(2, dtype=[("a", "i4")]),
     ],
 )
-def test_forged_arrays_are_refused_not_followed(held: object) -> None:
-    hostile = pickle.dumps({b"data": [held, held]}, protocol=2)
+def test_forged_arrays_are_refused(content: object) -> None:
+    hostile = pickle.dumps({b"data": [content, content]}, protocol=2)
     with pytest.raises(DatasetError, match="evil is not a pickle of numpy arrays"):
         load_numpy_pickle(io.BytesIO(hostile), "evil", 1000)
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickles_of_arrays_are_read(protocol: int) -> None:
-    held = {b"data": np.arange(6, dtype=np.uint8).reshape(2, 3), b"labels": [1, 2], b"x": np.float64(2.5), b"n": b"ab"}
-    read = load_numpy_pickle(io.BytesIO(pickle.dumps(held, protocol=protocol)), "good", 1000)
+def test_pickles_of_arrays_are_loaded(protocol: int) -> None:
+    content = {
+        b"data": np.arange(6, dtype=np.uint8).reshape(2, 3),
+        b"labels": [1, 2],
+        b"x": np.float64(2.5),
+        b"n": b"ab",
+    }
+    read = load_numpy_pickle(io.BytesIO(pickle.dumps(content, protocol=protocol)), "good", 1000)
     assert read[b"labels"] == [1, 2]
-    assert np.array_equal(read[b"data"], held[b"data"])
+    assert np.array_equal(read[b"data"], content[b"data"])
     assert read[b"x"] == 2.5
-    more = [
+    arrays = [
         np.asfortranarray(np.arange(6.0).reshape(2, 3)),
         np.arange(3, dtype=">i2"),
         np.array(["ab", "c"]),
         np.ones(2) > 0,
     ]
-    for array, again in zip(
-        more, load_numpy_pickle(io.BytesIO(pickle.dumps(more, protocol=protocol)), "good", 1000), strict=True
-    ):
-        assert np.array_equal(array, again)
-        assert array.dtype == again.dtype
+    loaded = load_numpy_pickle(io.BytesIO(pickle.dumps(arrays, protocol=protocol)), "good", 1000)
+    for array, expected in zip(loaded, arrays, strict=True):
+        assert np.array_equal(array, expected)
+        assert array.dtype == expected.dtype
     assert read[b"n"] == b"ab"
 
 
 # CIFAR
 
 
-def write_cifar(folder: Path, layout: cifar.Layout, each: int = 4) -> None:
+def write_cifar(folder: Path, spec: cifar.CifarSpec, each: int = 4) -> None:
     folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    for name in (*layout.train, layout.test):
-        data = random.integers(0, 256, (each, 3072), dtype=np.uint8)
-        batch = {b"data": data, layout.label: list(range(each))}
+    rng = np.random.default_rng(0)
+    for name in (*spec.train, spec.test):
+        data = rng.integers(0, 256, (each, 3072), dtype=np.uint8)
+        batch = {b"data": data, spec.label: list(range(each))}
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
-    (folder / layout.meta).write_bytes(pickle.dumps({layout.names: [f"c{k}".encode() for k in range(10)]}, protocol=2))
+    (folder / spec.meta).write_bytes(pickle.dumps({spec.names: [f"c{k}".encode() for k in range(10)]}, protocol=2))
 
 
-def archive_of(folder: Path, layout: cifar.Layout) -> bytes:
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w:gz") as tar:
-        tar.add(folder, layout.folder)
-    return held.getvalue()
+def make_archive(folder: Path, spec: cifar.CifarSpec) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        tar.add(folder, spec.folder)
+    return out.getvalue()
 
 
 @pytest.fixture(params=["cifar10", "cifar100"])
-def layout(request: pytest.FixtureRequest) -> cifar.Layout:
-    return cifar.LAYOUTS[request.param]
+def spec(request: pytest.FixtureRequest) -> cifar.CifarSpec:
+    return cifar.CIFAR_SPECS[request.param]
 
 
-def test_cifar_from_its_folder_and_its_archive(
-    tmp_path: Path, layout: cifar.Layout, monkeypatch: pytest.MonkeyPatch
+def test_cifar_is_loaded_from_a_folder_or_an_archive(
+    tmp_path: Path, spec: cifar.CifarSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_cifar(tmp_path / layout.folder, layout)
-    held = archive_of(tmp_path / layout.folder, layout)
-    known = known_as(layout, held)
-    monkeypatch.setitem(cifar.LAYOUTS, layout.name, known)
+    write_cifar(tmp_path / spec.folder, spec)
+    content = make_archive(tmp_path / spec.folder, spec)
+    md5 = hashlib.md5(content).hexdigest()
+    monkeypatch.setitem(cifar.CIFAR_SPECS, spec.name, replace(spec, md5=md5))
     (tmp_path / "b").mkdir()
-    archive = tmp_path / "b" / layout.archive
-    archive.write_bytes(held)
+    archive = tmp_path / "b" / spec.archive
+    archive.write_bytes(content)
     monkeypatch.setenv("MANYVIEWS_DATA", str(tmp_path))
-    loaded = [load_dataset(p) for p in (tmp_path / layout.folder, tmp_path, archive, layout.name)]
+    loaded = [load_dataset(p) for p in (tmp_path / spec.folder, tmp_path, archive, spec.name)]
     for data in loaded:
-        assert data.name == layout.name
-        assert len(data["train"]) == 4 * len(layout.train)
-        assert data.classes[3] == "c3"
+        assert data.name == spec.name
+        assert len(data["train"]) == 4 * len(spec.train)
+        assert data.class_names[3] == "c3"
         assert torch.equal(data["train"].images, loaded[0]["train"].images)
         assert data["test"].labels.tolist() == [0, 1, 2, 3]
-    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [layout.archive]
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [spec.archive]
 
 
-def known_as(layout: cifar.Layout, content: bytes) -> cifar.Layout:
-    parts = {**vars(layout), "md5": hashlib.md5(content).hexdigest()}
-    return cifar.Layout(**parts)
-
-
-def test_a_wrong_archive_is_refused(tmp_path: Path) -> None:
+def test_an_archive_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
     archive = tmp_path / "cifar-10-python.tar.gz"
     archive.write_bytes(b"not it")
     with pytest.raises(DatasetError, match=r"has the MD5 checksum .* expected c58f30108f718f92721af3b95e74349a"):
         load_dataset(archive)
 
 
-def test_an_incomplete_or_hostile_folder_is_refused(tmp_path: Path) -> None:
-    layout = cifar.LAYOUTS["cifar10"]
-    folder = tmp_path / layout.folder
-    write_cifar(folder, layout)
+def test_an_incomplete_or_hostile_cifar_folder_is_refused(tmp_path: Path) -> None:
+    spec = cifar.CIFAR_SPECS["cifar10"]
+    folder = tmp_path / spec.folder
+    write_cifar(folder, spec)
     (folder / "data_batch_3").unlink()
-    with pytest.raises(DatasetError, match="holds no data_batch_3"):
+    with pytest.raises(DatasetError, match="has no data_batch_3"):
         load_dataset(tmp_path)
     (folder / "data_batch_3").write_bytes(pickle.dumps({b"data": Command(tmp_path / "ran"), b"labels": []}))
     with pytest.raises(DatasetError, match="data_batch_3 is not a pickle of numpy arrays"):
@@ -584,17 +587,17 @@ def test_an_incomplete_or_hostile_folder_is_refused(tmp_path: Path) -> None:
 
 
 class Server(BaseHTTPRequestHandler):
-    asked: ClassVar[list[int]] = []
+    starts: ClassVar[list[int]] = []
 
     def __init__(self, content: bytes, cut: list[int], pause: float, *args: object) -> None:
         self.content, self.cut, self.pause = content, cut, pause
         super().__init__(*args)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        asked = self.headers.get("Range")
-        start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked else 0
-        self.asked.append(start)
-        self.send_response(206 if asked else 200)
+        requested = self.headers.get("Range")
+        start = int(requested.removeprefix("bytes=").removesuffix("-")) if requested else 0
+        self.starts.append(start)
+        self.send_response(206 if requested else 200)
         self.send_header("Content-Length", str(len(self.content) - start))
         self.end_headers()
         end = self.cut.pop() if self.cut else len(self.content)
@@ -607,7 +610,7 @@ class Server(BaseHTTPRequestHandler):
 
 
 Serve = Callable[..., str]
-"""From a content, and where to cut it off, to its address."""
+"""Maps content, and offsets at which responses are cut, to a URL."""
 
 
 @pytest.fixture
@@ -629,14 +632,14 @@ def serve() -> Iterator[Serve]:
 def test_a_download_is_resumed_and_checked(tmp_path: Path, serve: Serve) -> None:
     content = os.urandom(3_000_000)
     md5 = hashlib.md5(content).hexdigest()
-    address = serve(content, 1_200_000)
+    url = serve(content, 1_200_000)
     file = tmp_path / "sub" / "file"
-    Server.asked.clear()
-    with pytest.raises(DatasetError, match=r"broke off at 1,200,000 of 3,000,000 bytes: try again"):
-        download.download(address, file, md5)
+    Server.starts.clear()
+    with pytest.raises(DatasetError, match=r"stopped at 1,200,000 of 3,000,000 bytes: run it again"):
+        download(url, file, md5)
     assert not file.exists()
-    download.download(address, file, md5)
-    assert Server.asked == [0, 1_200_000]
+    download(url, file, md5)
+    assert Server.starts == [0, 1_200_000]
     assert file.read_bytes() == content
     assert [p.name for p in file.parent.iterdir()] == ["file"]
 
@@ -649,36 +652,36 @@ download(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
 """
 
 
-def test_of_two_processes_one_downloads(tmp_path: Path, serve: Serve) -> None:
+def test_only_one_of_two_processes_downloads(tmp_path: Path, serve: Serve) -> None:
     content = os.urandom(3_000_000)
-    address, file = serve(content, pause=2.0), tmp_path / "file"
-    Server.asked.clear()
-    words = [sys.executable, "-c", FETCH, address, file, hashlib.md5(content).hexdigest()]
-    both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert Server.asked == [0]
+    url, file = serve(content, pause=2.0), tmp_path / "file"
+    Server.starts.clear()
+    command = [sys.executable, "-c", FETCH, url, file, hashlib.md5(content).hexdigest()]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert Server.starts == [0]
     assert file.read_bytes() == content
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_download_with_a_wrong_checksum_leaves_nothing(tmp_path: Path, serve: Serve) -> None:
-    address = serve(b"something else")
+def test_a_download_with_a_wrong_checksum_is_deleted(tmp_path: Path, serve: Serve) -> None:
+    url = serve(b"something else")
     with pytest.raises(DatasetError, match="has the MD5 checksum"):
-        download.download(address, tmp_path / "file", "0" * 32)
+        download(url, tmp_path / "file", "0" * 32)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_offline_says_what_to_fetch_and_where_to_put_it(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_download_has_url_and_path(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"cannot download http://127\.0\.0\.1:9/x .* put it at .*file"):
-        download.download("http://127.0.0.1:9/x", tmp_path / "file", "0" * 32)
+        download("http://127.0.0.1:9/x", tmp_path / "file", "0" * 32)
     assert list(tmp_path.iterdir()) == []
 
 
 # arrays
 
 
-def test_arrays(tmp_path: Path) -> None:
+def test_arrays_of_images(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (5, 6, 7, 3), dtype=np.uint8)
     np.save(tmp_path / "a.npy", images)
     split = load_dataset(tmp_path / "a.npy")["train"]
@@ -694,11 +697,11 @@ def test_arrays(tmp_path: Path) -> None:
     data = load_dataset(tmp_path / "b.npz")
     assert data["train"].labels.tolist() == list(range(5))
     assert data["test"].images.shape == (5, 1, 6, 7)
-    assert data.classes == ("0", "1", "2", "3", "4")
+    assert data.class_names == ("0", "1", "2", "3", "4")
 
 
 @pytest.mark.parametrize(
-    ("held", "message"),
+    ("arrays", "message"),
     [
         (
             {"images": np.array([np.zeros((2, 2, 3), np.uint8), np.zeros((3, 3, 3), np.uint8)], dtype=object)},
@@ -707,86 +710,91 @@ def test_arrays(tmp_path: Path) -> None:
         ({"images": np.zeros((2, 4, 4, 3))}, "must be uint8 from 0 to 255, got float64"),
         ({"images": np.zeros((2, 4, 4, 5), np.uint8)}, "must be .n, height, width, 3."),
         ({"images": np.zeros((0, 4, 4, 3), np.uint8)}, "must be"),
-        ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.arange(3)}, "same instances"),
+        ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.arange(3)}, "same number of instances"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.zeros(2)}, "labels must be integers"),
         ({"images": np.zeros((2, 4, 4, 3), np.uint8), "labels": np.array([0, 2**63 + 5], np.uint64)}, "from 0"),
-        ({"images": np.zeros((2, 4, 4, 3), np.uint8), "train_images": np.zeros((2, 4, 4, 3), np.uint8)}, "twice"),
-        ({"labels": np.arange(3)}, "no images to train on"),
+        (
+            {"images": np.zeros((2, 4, 4, 3), np.uint8), "train_images": np.zeros((2, 4, 4, 3), np.uint8)},
+            "duplicate images",
+        ),
+        ({"labels": np.arange(3)}, "no training images"),
     ],
 )
-def test_arrays_that_are_not_images(tmp_path: Path, held: dict, message: str) -> None:
-    np.savez(tmp_path / "a.npz", **held)
+def test_invalid_arrays_are_refused(tmp_path: Path, arrays: dict, message: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DatasetError, match=message):
         load_dataset(tmp_path / "a.npz")
 
 
-def test_an_array_file_that_unpacks_to_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_array_file_over_its_budget_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
     monkeypatch.setattr(budget, "MIN_BUDGET_BYTES", 10_000)
     with pytest.raises(DatasetError, match="would take more than"):
         load_dataset(tmp_path / "a.npz")
 
 
-def test_broken_array_files(tmp_path: Path) -> None:
+def test_corrupt_array_files_are_refused(tmp_path: Path) -> None:
     for name in ("a.npz", "a.npy"):
         (tmp_path / name).write_bytes(b"PK\x03\x04 nothing")
-        with pytest.raises(DatasetError, match="no whole"):
+        with pytest.raises(DatasetError, match="cannot parse"):
             load_dataset(tmp_path / name)
 
 
 # splits, and views of images on disk
 
 
-def test_a_split_needs_as_many_of_everything() -> None:
-    with pytest.raises(DatasetError, match="same instances"):
-        Split({"text": torch.zeros(3, 2), "audio": torch.zeros(4, 2)})
+def test_a_dataset_needs_equal_counts_of_instances() -> None:
+    with pytest.raises(DatasetError, match="same number of instances"):
+        Dataset({"text": torch.zeros(3, 2), "audio": torch.zeros(4, 2)})
     with pytest.raises(DatasetError, match="no images, only text"):
-        _ = Split({"text": torch.zeros(3, 2)}).images
+        _ = Dataset({"text": torch.zeros(3, 2)}).images
     with pytest.raises(DatasetError, match="no split 'valid', only train, test"):
         load_dataset("photos")["valid"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_views_of_images_on_disk_do_not_depend_on_workers(tmp_path: Path, workers: int) -> None:
-    images = load_dataset(folder_of_classes(tmp_path / "pets", sizes=True))["train"].images
-    assert isinstance(images, ImageFiles)
-    policy = SimCLRPolicy(8, strength=1.0)
-    indices = batches(len(images), 2, seed=0, epoch=1)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_views_of_images_on_disk_do_not_depend_on_num_workers(tmp_path: Path, num_workers: int) -> None:
+    images = load_dataset(make_class_folders(tmp_path / "pets", sizes=True))["train"].images
+    assert isinstance(images, LazyImages)
+    transform = SimCLRTransform(8, jitter_strength=1.0)
+    indices = list_epoch_batches(len(images), 2, seed=0, epoch=1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
-        found = list(ViewBatches(images, policy, views=3, seed=4, workers=workers)(1, indices))
-    assert len(found) == 3
-    for views, index in found:
-        expected = policy([images[int(i)] for i in index], views=3, seed=4, epoch=1, index=index)
+        warnings.simplefilter("ignore", DeprecationWarning)  # about fork with threads
+        batches = list(ViewLoader(images, transform, views=3, seed=4, num_workers=num_workers)(1, indices))
+    assert len(batches) == 3
+    for views, index in batches:
+        expected = transform([images[int(i)] for i in index], views=3, seed=4, epoch=1, index=index)
         assert torch.equal(views, expected)
 
 
 def test_multi_crop_of_images_on_disk_and_in_memory(tmp_path: Path) -> None:
-    crops = MultiCrop([(SimCLRPolicy(8), 2), (SimCLRPolicy(4, scale=(0.05, 0.4)), 3)])
-    on_disk = load_dataset(folder_of_classes(tmp_path / "pets", sizes=True))["train"].images
-    (groups, index), *_ = ViewBatches(on_disk, crops, seed=4)(1, batches(len(on_disk), 2, seed=0, epoch=1))
+    crops = MultiCrop([(SimCLRTransform(8), 2), (SimCLRTransform(4, crop_scale=(0.05, 0.4)), 3)])
+    on_disk = load_dataset(make_class_folders(tmp_path / "pets", sizes=True))["train"].images
+    (groups, index), *_ = ViewLoader(on_disk, crops, seed=4)(1, list_epoch_batches(len(on_disk), 2, seed=0, epoch=1))
     expected = crops([on_disk[int(i)] for i in index], seed=4, epoch=1, index=index)
     assert [tuple(group.shape) for group in groups] == [(2, 2, 3, 8, 8), (2, 3, 3, 4, 4)]
     assert all(torch.equal(a, b) for a, b in zip(groups, expected, strict=True))
     in_memory = load_dataset("photos")["test"].images
-    (groups, index), *_ = ViewBatches(in_memory, crops)(0, batches(len(in_memory), 4, seed=0, epoch=0))
+    (groups, index), *_ = ViewLoader(in_memory, crops)(0, list_epoch_batches(len(in_memory), 4, seed=0, epoch=0))
     assert torch.equal(groups[1], crops(in_memory[index], seed=0, epoch=0, index=index)[1])
-    with pytest.raises(ValueError, match="a MultiCrop has its own"):
-        ViewBatches(in_memory, crops, views=4)
+    with pytest.raises(ValueError, match="not allowed with a MultiCrop"):
+        ViewLoader(in_memory, crops, views=4)
 
 
 def test_views_of_images_in_memory() -> None:
     images = load_dataset("photos")["train"].images
-    policy = SimCLRPolicy(32)
-    (views, index), *_ = ViewBatches(images, policy, views=2)(0, batches(len(images), 64, 0, 0))
-    assert torch.equal(views, policy(images[index], views=2, seed=0, epoch=0, index=index))
+    transform = SimCLRTransform(32)
+    (views, index), *_ = ViewLoader(images, transform, views=2)(0, list_epoch_batches(len(images), 64, 0, 0))
+    assert torch.equal(views, transform(images[index], views=2, seed=0, epoch=0, index=index))
 
 
-@pytest.mark.skipif(not REAL_CIFAR.exists(), reason="MANYVIEWS_TEST_CIFAR names no folder with the real CIFAR-10")
-def test_real_cifar_and_the_photos_drawn_from_it() -> None:
+@pytest.mark.skipif(
+    not REAL_CIFAR.exists(), reason="MANYVIEWS_TEST_CIFAR is not set to a folder with the real CIFAR-10"
+)
+def test_photos_are_the_first_images_of_each_class_of_cifar10() -> None:
     real, photos = load_dataset(REAL_CIFAR), load_dataset("photos")
     assert len(real["train"]) == 50_000
-    assert real.classes == photos.classes
+    assert real.class_names == photos.class_names
     for split, each in (("train", 250), ("test", 100)):
         images, labels = real[split].images, real[split].labels
         first = torch.cat([(labels == label).nonzero()[:each, 0] for label in range(10)])

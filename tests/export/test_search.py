@@ -1,4 +1,4 @@
-"""Pictures of a folder and of a data set, encoded as they come, and the nearest of them."""
+"""Encoding images of a folder and of a dataset as a stream, and nearest-neighbor search."""
 
 import os
 from pathlib import Path
@@ -8,13 +8,11 @@ import torch
 from torch.nn.functional import normalize
 
 import manyviews as mv
-from manyviews.data import DatasetError
-from manyviews.data.files import walk_images
-from manyviews.export import Pictures, nearest, query_of
+from manyviews.data import DatasetError, walk_images
+from manyviews.export import ImageCollection, find_nearest, make_query
+from manyviews.loading import eval_loader, iterate_file_crops
 from manyviews.models import ImageEncoder, get_encoder
-from manyviews.views import plain
-from manyviews.views.plain import plain_files
-from tests.training.small import folder_of_images
+from tests.helpers.tiny_run import folder_of_images
 
 
 @pytest.fixture
@@ -23,162 +21,164 @@ def encoder() -> ImageEncoder:
     return ImageEncoder(get_encoder("resnet-small", width=0.125), size=16)
 
 
-def everything(pictures: Pictures, encoder: ImageEncoder, workers: int = 0) -> tuple[list[str], torch.Tensor, list]:
-    left_out: list[str] = []
-    batches = list(pictures.encoded(encoder, workers, left_out.append))
-    return [name for names, _ in batches for name in names], torch.cat([h for _, h in batches]), left_out
+def encode_all(
+    images: ImageCollection, encoder: ImageEncoder, workers: int = 0
+) -> tuple[list[str], torch.Tensor, list]:
+    skipped: list[str] = []
+    batches = list(images.encode(encoder, workers, skipped.append))
+    return [name for names, _ in batches for name in names], torch.cat([h for _, h in batches]), skipped
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_folder_is_encoded_in_the_order_of_names(
+def test_folder_is_encoded_in_the_order_of_names(
     tmp_path: Path, encoder: ImageEncoder, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plain, "PIECE", 4)
+    monkeypatch.setattr(eval_loader, "EVAL_BATCH_SIZE", 4)
     folder_of_images(tmp_path, count=11)
     (tmp_path / "b" / "broken.png").write_bytes(b"nothing")
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "c.png").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("no image")
-    names, h, left_out = everything(Pictures.of(tmp_path), encoder, workers)
+    names, h, skipped = encode_all(ImageCollection.open(tmp_path), encoder, workers)
     expected = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("[abc]/[0-9]*.png"))
     assert names == expected
     assert len(names) == 11
     torch.testing.assert_close(h, encoder([tmp_path / name for name in names]))
-    assert len(left_out) == 1
-    assert "broken.png is no whole image" in left_out[0]
+    assert len(skipped) == 1
+    assert "broken.png cannot be decoded" in skipped[0]
 
 
-def test_links_are_taken_inside_the_folder_alone(tmp_path: Path) -> None:
+def test_only_links_inside_the_folder_are_followed(tmp_path: Path) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     folder_of_images(inside, count=2, labelled=False)
     folder_of_images(outside, count=1, labelled=False)
     (inside / "own.png").symlink_to(inside / "000.png")
     (inside / "away.png").symlink_to(outside / "000.png")
     (inside / "round").symlink_to(inside, target_is_directory=True)
-    left_out: list[str] = []
-    found = [Path(path).name for path in walk_images(inside, left_out.append)]
-    assert found == ["000.png", "001.png", "own.png"]
-    assert [line.split("/")[-1] for line in left_out] == [
-        "away.png is a link out of the folder (follow_links or --follow-links takes it)",
+    skipped: list[str] = []
+    names = [Path(path).name for path in walk_images(inside, skipped.append)]
+    assert names == ["000.png", "001.png", "own.png"]
+    assert [line.split("/")[-1] for line in skipped] == [
+        "away.png is a link out of the folder (include it with follow_symlinks or --follow-symlinks)",
         "round is a link to a folder, which is not followed",
     ]
-    assert "away.png" in [Path(path).name for path in walk_images(inside, left_out.append, follow_links=True)]
+    assert "away.png" in [Path(path).name for path in walk_images(inside, skipped.append, follow_links=True)]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_what_is_no_file_is_left_out(tmp_path: Path) -> None:
-    """A pipe would be waited for."""
+def test_entries_that_are_not_files_are_skipped(tmp_path: Path) -> None:
+    """Reading a pipe would block."""
     folder_of_images(tmp_path, count=1, labelled=False)
     os.mkfifo(tmp_path / "pipe.png")
-    left_out: list[str] = []
-    assert [Path(path).name for path in walk_images(tmp_path, left_out.append)] == ["000.png"]
-    assert left_out == [f"{tmp_path}/pipe.png is no file"]
+    skipped: list[str] = []
+    assert [Path(path).name for path in walk_images(tmp_path, skipped.append)] == ["000.png"]
+    assert skipped == [f"{tmp_path}/pipe.png is not a file"]
 
 
-def test_a_folder_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder_of_images(tmp_path, count=3)
-    listing = os.scandir
+    scandir = os.scandir
 
-    def guarded(where: str) -> object:
-        if Path(where).name == "b":
+    def deny_b(folder: str) -> object:
+        if Path(folder).name == "b":
             raise PermissionError(13, "Permission denied")
-        return listing(where)
+        return scandir(folder)
 
-    monkeypatch.setattr(os, "scandir", guarded)
-    left_out: list[str] = []
-    assert [Path(path).name for path in walk_images(tmp_path, left_out.append)] == ["000.png", "002.png"]
-    assert left_out == [f"{tmp_path}/b cannot be listed: [Errno 13] Permission denied"]
+    monkeypatch.setattr(os, "scandir", deny_b)
+    skipped: list[str] = []
+    assert [Path(path).name for path in walk_images(tmp_path, skipped.append)] == ["000.png", "002.png"]
+    assert skipped == [f"{tmp_path}/b cannot be listed: [Errno 13] Permission denied"]
 
 
-def test_files_are_read_as_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are: no more names are taken than the batch needs and the workers read ahead."""
-    monkeypatch.setattr(plain, "PIECE", 4)
+def test_files_are_read_lazily(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path iterator advances only as far as the batch and the workers' prefetching require."""
+    monkeypatch.setattr(eval_loader, "EVAL_BATCH_SIZE", 4)
     (path,) = folder_of_images(tmp_path, count=1, labelled=False).iterdir()
-    asked = 0
+    num_paths = 0
 
     def endless() -> object:
-        nonlocal asked
+        nonlocal num_paths
         while True:
-            asked += 1
+            num_paths += 1
             yield str(path)
 
-    batches = plain_files(endless(), 16)
+    batches = iterate_file_crops(endless(), 16)
     assert len(next(batches)) == 4
-    assert asked == 4
+    assert num_paths == 4
     assert len(next(batches)) == 4
-    assert asked == 8
+    assert num_paths == 8
     batches.close()
-    asked = 0
-    batches = plain_files(endless(), 16, workers=2)
+    num_paths = 0
+    batches = iterate_file_crops(endless(), 16, num_workers=2)
     assert len(next(batches)) == 4
-    assert asked <= 4 + 2 * 16
+    assert num_paths <= 4 + 2 * 16
     batches.close()
 
 
-def test_a_data_set_and_a_single_image(tmp_path: Path, encoder: ImageEncoder) -> None:
+def test_dataset_and_single_image_are_encoded(tmp_path: Path, encoder: ImageEncoder) -> None:
     photos = mv.load_dataset("photos")
-    names, h, _ = everything(Pictures.of("photos"), encoder)
+    names, h, _ = encode_all(ImageCollection.open("photos"), encoder)
     assert len(names) == 3500
     assert names[2499:2501] == ["train/2499", "test/0"]
     torch.testing.assert_close(h[2500:2600], encoder(photos["test"].images[:100]))
     path = folder_of_images(tmp_path, count=1, labelled=False) / "000.png"
-    assert everything(Pictures.of(path), encoder)[0] == ["000.png"]
+    assert encode_all(ImageCollection.open(path), encoder)[0] == ["000.png"]
 
 
-def test_where_nothing_can_be_read_is_named(tmp_path: Path, encoder: ImageEncoder) -> None:
-    with pytest.raises(DatasetError, match="no data set"):
-        Pictures.of(tmp_path / "nowhere")
+def test_source_without_readable_images_is_reported(tmp_path: Path, encoder: ImageEncoder) -> None:
+    with pytest.raises(DatasetError, match="no dataset"):
+        ImageCollection.open(tmp_path / "nowhere")
     (tmp_path / "a.png").write_bytes(b"broken")
-    with pytest.raises(DatasetError, match="holds no image that can be read"):
-        everything(Pictures.of(tmp_path), encoder)
+    with pytest.raises(DatasetError, match="contains no readable image"):
+        encode_all(ImageCollection.open(tmp_path), encoder)
 
 
-def test_the_nearest_are_those_of_a_whole_comparison(encoder: ImageEncoder) -> None:
-    pictures = Pictures.of("photos")
-    queries = [query_of(name, pictures) for name in ("test/3", "train/7")]
-    found = nearest(encoder, queries, pictures, count=5)
-    names, h, _ = everything(pictures, encoder)
+def test_nearest_equal_brute_force_search(encoder: ImageEncoder) -> None:
+    images = ImageCollection.open("photos")
+    queries = [make_query(name, images) for name in ("test/3", "train/7")]
+    neighbors = find_nearest(encoder, queries, images, k=5)
+    names, h, _ = encode_all(images, encoder)
     h = normalize(h, dim=1)
     for query in queries:
         cosine = h @ h[names.index(query.name)]
         cosine[names.index(query.name)] = -2
         best = cosine.topk(5)
-        assert [name for name, _ in found[query.name]] == [names[place] for place in best.indices]
-        assert [c for _, c in found[query.name]] == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert [name for name, _ in neighbors[query.name]] == [names[i] for i in best.indices]
+        assert [c for _, c in neighbors[query.name]] == pytest.approx(best.values.tolist(), abs=1e-5)
 
 
-def test_a_query_is_a_file_or_an_id(tmp_path: Path, encoder: ImageEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_is_a_file_or_an_id(tmp_path: Path, encoder: ImageEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_of_images(tmp_path / "images", count=6)
-    pictures = Pictures.of(folder)
+    images = ImageCollection.open(folder)
     monkeypatch.chdir(folder / "a")
-    by_file, by_id = query_of("000.png", pictures), query_of("a/000.png", pictures)
-    assert by_file.own == by_id.own == "a/000.png"
-    found = nearest(encoder, [by_file], pictures, count=100)["000.png"]
-    assert {name for name, _ in found} == {"a/003.png", "b/001.png", "b/004.png", "c/002.png", "c/005.png"}
+    by_file, by_id = make_query("000.png", images), make_query("a/000.png", images)
+    assert by_file.id == by_id.id == "a/000.png"
+    neighbors = find_nearest(encoder, [by_file], images, k=100)["000.png"]
+    assert {name for name, _ in neighbors} == {"a/003.png", "b/001.png", "b/004.png", "c/002.png", "c/005.png"}
     (folder / "a" / "link.png").symlink_to(folder / "a" / "000.png")
-    link = query_of("link.png", pictures)
-    assert link.own == "a/link.png"
-    first, *_ = nearest(encoder, [link], pictures)["link.png"]
+    link = make_query("link.png", images)
+    assert link.id == "a/link.png"
+    first, *_ = find_nearest(encoder, [link], images)["link.png"]
     assert first == ("a/000.png", pytest.approx(1))
     outside = folder_of_images(tmp_path / "else", count=1, labelled=False) / "000.png"
-    assert query_of(str(outside), pictures).own is None
+    assert make_query(str(outside), images).id is None
     (tmp_path / "text.jpg").write_text("text")
     for name, message in (
-        ("nothing.jpg", "the query nothing.jpg is neither a file nor an image of"),
-        (str(tmp_path / "text.jpg"), r"text\.jpg is no whole image"),
+        ("nothing.jpg", "query nothing.jpg is neither a file nor an image of"),
+        (str(tmp_path / "text.jpg"), r"text\.jpg cannot be decoded"),
     ):
         with pytest.raises(DatasetError, match=message):
-            query_of(name, pictures)
+            make_query(name, images)
     with pytest.raises(DatasetError, match="neither a file nor an image of photos"):
-        query_of("test/1000", Pictures.of("photos"))
-    with pytest.raises(ValueError, match="count must be >= 1"):
-        nearest(encoder, [by_file], pictures, count=0)
+        make_query("test/1000", ImageCollection.open("photos"))
+    with pytest.raises(ValueError, match=r"\(k\) must be >= 1"):
+        find_nearest(encoder, [by_file], images, k=0)
 
 
-def test_an_encoder_that_is_not_finite_finds_nothing(encoder: ImageEncoder) -> None:
+def test_non_finite_representations_are_refused(encoder: ImageEncoder) -> None:
     encoder.encoder.conv1.weight.fill_(torch.nan)
-    pictures = Pictures.of("digits")
+    images = ImageCollection.open("digits")
     with pytest.raises(ValueError, match="representations of train/0 and others must be finite"):
-        everything(pictures, encoder)
+        encode_all(images, encoder)
     with pytest.raises(ValueError, match="representations of the queries must be finite"):
-        nearest(encoder, [query_of("test/3", pictures)], pictures)
+        find_nearest(encoder, [make_query("test/3", images)], images)

@@ -1,22 +1,22 @@
-"""Each objective against slow loops written from its equation: values, and gradients of everything."""
+"""Each loss against slow loops written from its equation: values and all gradients."""
 
 import pytest
 import torch
 
 from manyviews.losses import (
-    MVDHEL,
-    Average,
     Gaussian,
     InverseMultiquadric,
-    KernelContrastive,
+    KernelContrastiveLoss,
+    LeaveOneOutLoss,
     Logarithmic,
-    MVInfoNCE,
+    MVDHELLoss,
+    MVInfoNCELoss,
     Riesz,
-    SupCon,
-    get_objective,
+    SupConLoss,
+    get_loss,
 )
-from tests.losses import loops
-from tests.losses.loops import Loops
+from tests.losses import reference as loops
+from tests.losses.reference import Loops
 
 BY_INSTANCE = [
     "ntxent",
@@ -38,7 +38,7 @@ def embeddings(M: int = 5, N: int = 3, d: int = 4, seed: int = 0) -> torch.Tenso
     return torch.randn(M, N, d, dtype=torch.float64, generator=generator).requires_grad_()
 
 
-# An absent view, an absent instance, an instance with one view, a view that one instance alone has.
+# A missing view, a missing instance, an instance with one view, a view that only one instance has.
 MASK = torch.tensor(
     [
         [1, 1, 1, 0],
@@ -53,10 +53,10 @@ MASK = torch.tensor(
 )
 
 
-def same(ours: torch.Tensor, slow: torch.Tensor, *leaves: torch.Tensor) -> None:
-    torch.testing.assert_close(ours, slow, rtol=1e-10, atol=1e-12)
+def assert_same(fast: torch.Tensor, slow: torch.Tensor, *leaves: torch.Tensor) -> None:
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
     for a, b in zip(
-        torch.autograd.grad(ours, leaves, retain_graph=True), torch.autograd.grad(slow, leaves), strict=True
+        torch.autograd.grad(fast, leaves, retain_graph=True), torch.autograd.grad(slow, leaves), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10)
         assert a.abs().sum() > 0
@@ -65,27 +65,27 @@ def same(ours: torch.Tensor, slow: torch.Tensor, *leaves: torch.Tensor) -> None:
 @pytest.mark.parametrize("implementation", ["dense", "tiled"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", BY_INSTANCE)
-def test_objective_is_its_equation(name: str, masked: bool, implementation: str) -> None:
+def test_loss_is_its_equation(name: str, masked: bool, implementation: str) -> None:
     z = embeddings(7, 4) if masked else embeddings()
-    present = MASK if masked else None
+    mask = MASK if masked else None
     temperature = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    objective = get_objective(name, temperature=temperature, implementation=implementation)
-    slow = Loops(loops.unit(z), temperature, present).loss(name)
-    same(objective(z, present), slow, z, temperature)
+    loss = get_loss(name, temperature=temperature, implementation=implementation)
+    slow = Loops(loops.unit(z), temperature, mask).loss(name)
+    assert_same(loss(z, mask), slow, z, temperature)
 
 
 @pytest.mark.parametrize("name", ["infonce", "dhel"])
 def test_two_view_loss_is_its_equation(name: str) -> None:
     z = embeddings(6, 2)
-    same(get_objective(name, temperature=0.2)(z), Loops(loops.unit(z), 0.2).loss(name), z)
+    assert_same(get_loss(name, temperature=0.2)(z), Loops(loops.unit(z), 0.2).loss(name), z)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_released_variant_of_mv_infonce_has_same_view_negatives(masked: bool) -> None:
     z = embeddings(7, 4)
-    present = MASK if masked else None
-    slow = Loops(loops.unit(z), 0.5, present).loss("mv-infonce", same_view=True)
-    same(MVInfoNCE(0.5, same_view=True)(z, present), slow, z)
+    mask = MASK if masked else None
+    slow = Loops(loops.unit(z), 0.5, mask).loss("mv-infonce", same_view=True)
+    assert_same(MVInfoNCELoss(0.5, same_view=True)(z, mask), slow, z)
 
 
 @pytest.mark.parametrize("normalise", [False, True])
@@ -93,50 +93,50 @@ def test_released_variant_of_mv_infonce_has_same_view_negatives(masked: bool) ->
 @pytest.mark.parametrize("pair", ["infonce", "ntxent", "dhel"])
 def test_avg_is_a_two_view_problem_for_each_view(pair: str, masked: bool, normalise: bool) -> None:
     z = embeddings(7, 4)
-    present = MASK if masked else None
-    slow = Loops(loops.unit(z), 0.4, present).avg(pair, normalise)
-    same(Average(pair, 0.4, normalise=normalise)(z, present), slow, z)
+    mask = MASK if masked else None
+    slow = Loops(loops.unit(z), 0.4, mask).avg(pair, normalise)
+    assert_same(LeaveOneOutLoss(pair, 0.4, normalise=normalise)(z, mask), slow, z)
 
 
 @pytest.mark.parametrize("anchor", [0, 2])
 @pytest.mark.parametrize("masked", [False, True])
 def test_anchored_contrasts_one_view_with_each_other(masked: bool, anchor: int) -> None:
     z = embeddings(7, 4)
-    present = MASK if masked else None
-    slow = Loops(loops.unit(z), 0.4, present).anchored(anchor)
-    same(get_objective("anchored", anchor=anchor, temperature=0.4)(z, present), slow, z)
+    mask = MASK if masked else None
+    slow = Loops(loops.unit(z), 0.4, mask).anchored(anchor)
+    assert_same(get_loss("anchored", anchor=anchor, temperature=0.4)(z, mask), slow, z)
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_supcon_takes_all_views_of_a_label_as_positives(masked: bool) -> None:
     z = embeddings(7, 4)
-    present = MASK if masked else None
+    mask = MASK if masked else None
     labels = torch.tensor([3, 1, 3, 1, 9, 1, 9])
-    slow = Loops(loops.unit(z), 0.4, present).supcon(labels)
-    same(SupCon(0.4)(z, present, labels), slow, z)
+    slow = Loops(loops.unit(z), 0.4, mask).supcon(labels)
+    assert_same(SupConLoss(0.4)(z, mask, labels), slow, z)
 
 
 def test_supcon_needs_one_view_of_instances_that_share_a_label() -> None:
     z = embeddings(6, 3)
-    present = torch.eye(3, dtype=torch.bool).repeat(2, 1)
+    mask = torch.eye(3, dtype=torch.bool).repeat(2, 1)
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    same(SupCon(0.4)(z, present, labels), Loops(loops.unit(z), 0.4, present).supcon(labels), z)
+    assert_same(SupConLoss(0.4)(z, mask, labels), Loops(loops.unit(z), 0.4, mask).supcon(labels), z)
 
 
-def test_supcon_of_instances_each_their_own_class_is_ntxent() -> None:
+def test_supcon_with_distinct_labels_equals_ntxent() -> None:
     z = embeddings()
-    expected = get_objective("ntxent")(z)
-    torch.testing.assert_close(SupCon()(z, labels=torch.arange(len(z))), expected)
+    expected = get_loss("ntxent")(z)
+    torch.testing.assert_close(SupConLoss()(z, labels=torch.arange(len(z))), expected)
 
 
 @pytest.mark.parametrize("implementation", ["dense", "tiled"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_siglip_decides_each_pair(masked: bool, implementation: str) -> None:
+def test_siglip_classifies_each_pair(masked: bool, implementation: str) -> None:
     z = embeddings(7, 4)
-    present = MASK if masked else None
-    objective = get_objective("siglip", temperature=0.2, bias=-1.5, implementation=implementation).double()
-    slow = Loops(loops.unit(z), objective.temperature, present).loss("siglip", bias=objective.bias)
-    same(objective(z, present), slow, z, objective.bias, objective.log_temperature)
+    mask = MASK if masked else None
+    loss = get_loss("siglip", temperature=0.2, bias=-1.5, implementation=implementation).double()
+    slow = Loops(loops.unit(z), loss.temperature, mask).loss("siglip", bias=loss.bias)
+    assert_same(loss(z, mask), slow, z, loss.bias, loss.log_temperature)
 
 
 @pytest.mark.parametrize("implementation", ["dense", "tiled"])
@@ -154,38 +154,61 @@ def test_kernel_contrastive_is_mean_kernels(
     kernel: object, temperature: float | None, slow_kernel: object, masked: bool, implementation: str
 ) -> None:
     z = embeddings(7, 4)
-    present = MASK if masked else None
-    objective = KernelContrastive(temperature, kernel=kernel, gamma=3.0, implementation=implementation)
-    slow = Loops(loops.unit(z), 1.0, present).loss("kcl", kernel=slow_kernel, gamma=3.0)
-    same(objective(z, present), slow, z)
+    mask = MASK if masked else None
+    loss = KernelContrastiveLoss(temperature, kernel=kernel, gamma=3.0, implementation=implementation)
+    slow = Loops(loops.unit(z), 1.0, mask).loss("kcl", kernel=slow_kernel, gamma=3.0)
+    assert_same(loss(z, mask), slow, z)
 
 
 @pytest.mark.parametrize("implementation", ["dense", "tiled"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_multi_view_objectives_take_the_inverse_multiquadric_kernel(masked: bool, implementation: str) -> None:
+def test_multi_view_losses_take_the_inverse_multiquadric_kernel(masked: bool, implementation: str) -> None:
     class WithKernel(Loops):
         def K(self, i: int, l: int, j: int, m: int) -> torch.Tensor:
             kernel = loops.imq(self.temperature, 1.5)
             return kernel((self.z[i, l] - self.z[j, m]).square().sum())
 
     z = embeddings(7, 4)
-    present = MASK if masked else None
+    mask = MASK if masked else None
     temperature = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     kernel = InverseMultiquadric(1.5)
-    objective = MVDHEL(temperature, kernel=kernel, implementation=implementation)
-    slow = WithKernel(loops.unit(z), temperature, present).loss("mv-dhel")
-    same(objective(z, present), slow, z, temperature)
+    loss = MVDHELLoss(temperature, kernel=kernel, implementation=implementation)
+    slow = WithKernel(loops.unit(z), temperature, mask).loss("mv-dhel")
+    assert_same(loss(z, mask), slow, z, temperature)
 
 
-def test_reduction_none_gives_the_loss_of_each_instance() -> None:
+@pytest.mark.parametrize("container", [list, tuple])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", ["mv-dhel", "pvc", "supcon"])
+def test_a_list_of_views_equals_the_stacked_tensor(name: str, masked: bool, container: type) -> None:
+    views = embeddings(7, 4).detach().unbind(1)
+    views = container(view.clone().requires_grad_() for view in views)
+    mask = MASK if masked else None
+    options = {"labels": torch.arange(7) % 3} if name == "supcon" else {}
+    losses = [get_loss(name)(z, mask, **options) for z in (views, torch.stack(list(views), 1))]
+    assert torch.equal(*losses)
+    for a, b in zip(*(torch.autograd.grad(loss, list(views)) for loss in losses), strict=True):
+        assert torch.equal(a, b)
+        assert a.abs().sum() > 0 or masked
+
+
+def test_a_list_of_views_under_autocast_is_computed_in_float32() -> None:
+    views = [view.float().bfloat16() for view in embeddings().detach().unbind(1)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = MVDHELLoss()(views)
+    assert loss.dtype == torch.float32
+    assert torch.equal(loss, MVDHELLoss()(torch.stack(views, 1)))
+
+
+def test_reduction_none_returns_the_loss_of_each_instance() -> None:
     z = embeddings(7, 4)
     slow = Loops(loops.unit(z), 0.5, MASK)
-    each = get_objective("pvc", reduction="none")(z, MASK)
+    each = get_loss("pvc", reduction="none")(z, MASK)
     for i in range(7):
         expected = slow.pvc(i) if i in slow.counted() else torch.zeros_like(each[i])
         torch.testing.assert_close(each[i], expected)
-    torch.testing.assert_close(each.sum() / len(slow.counted()), get_objective("pvc")(z, MASK))
+    torch.testing.assert_close(each.sum() / len(slow.counted()), get_loss("pvc")(z, MASK))
 
 
-def test_siglip_shows_its_bias() -> None:
-    assert repr(get_objective("siglip", bias=-3.5)) == "SigLIP(temperature=0.1, kernel=Gaussian(), bias=-3.5)"
+def test_repr_of_siglip_contains_the_bias() -> None:
+    assert repr(get_loss("siglip", bias=-3.5)) == "SigLIPLoss(temperature=0.1, kernel=Gaussian(), bias=-3.5)"

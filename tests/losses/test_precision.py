@@ -1,12 +1,12 @@
-"""Half precision and extreme inputs: close to float32, and finite."""
+"""Losses are finite for extreme inputs, and close to float32 in half precision."""
 
 import pytest
 import torch
 
-from manyviews.losses import OBJECTIVES
-from tests.losses.by_name import get_loss
+from manyviews.losses import LOSSES
+from tests.losses.loss_by_name import get_loss
 
-ANY_VIEWS = [name for name in OBJECTIVES if name not in ("infonce", "dhel")]
+ANY_VIEWS = [name for name in LOSSES if name not in ("infonce", "dhel")]
 
 
 def collapsed(M: int, N: int, d: int) -> torch.Tensor:
@@ -54,27 +54,27 @@ def test_autocast_computes_in_float32(name: str, temperature: float, dtype: torc
     generator = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(8, 8)
     x = torch.randn(32, 3, 8, generator=generator)
-    objective = get_loss(name, temperature=temperature)
+    loss_fn = get_loss(name, temperature=temperature)
     with torch.autocast("cpu", dtype=dtype):
         z = layer(x)
         assert z.dtype == dtype
-        loss = objective(z)
+        loss = loss_fn(z)
         loss.backward()  # inside the region, as some loops do
     assert loss.dtype == torch.float32
     assert all(p.grad.isfinite().all() for p in layer.parameters())
     with torch.no_grad():
-        torch.testing.assert_close(loss, objective(z.float()))
+        torch.testing.assert_close(loss, loss_fn(z.float()))
 
 
 @pytest.mark.parametrize("implementation", ["dense", "tiled"])
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_backward_inside_autocast_gives_the_gradient_of_outside(name: str, implementation: str) -> None:
-    objective = get_loss(name, learnable=True, implementation=implementation)
-    z = spread(32, int(min(3, objective.most_views)), 16).requires_grad_()
-    leaves = [z, *objective.parameters()]
-    outside = torch.autograd.grad(objective(z), leaves)
+    loss_fn = get_loss(name, learn_temperature=True, implementation=implementation)
+    z = spread(32, int(min(3, loss_fn.max_views)), 16).requires_grad_()
+    leaves = [z, *loss_fn.parameters()]
+    outside = torch.autograd.grad(loss_fn(z), leaves)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = torch.autograd.grad(objective(z), leaves)
+        inside = torch.autograd.grad(loss_fn(z), leaves)
     torch.testing.assert_close(inside, outside, rtol=0, atol=0)
 
 
@@ -102,8 +102,8 @@ def test_half_precision_loss_is_close_to_float32(name: str, dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize("temperature", [0.024, 0.026])
-def test_both_ways_of_exponentiation_agree_where_they_meet(temperature: float) -> None:
-    """Around this temperature the tiled energies change from one shared exponential to running maxima."""
+def test_shared_and_stable_exponentials_agree(temperature: float) -> None:
+    """Around this temperature the tiled energies switch from a shared exponential to running maxima."""
     z = spread(50, 3, 8)
     for name in ("pvc", "mv-dhel"):
         fast = get_loss(name, temperature=temperature)(z)
@@ -115,10 +115,10 @@ def test_both_ways_of_exponentiation_agree_where_they_meet(temperature: float) -
 @pytest.mark.parametrize("name", ANY_VIEWS)
 def test_cuda_equals_cpu(name: str) -> None:
     z = spread(64, 4, 32).requires_grad_()
-    present = torch.rand(64, 4) < 0.8
+    mask = torch.rand(64, 4) < 0.8
     results = []
     for device in ("cpu", "cuda"):
-        loss = get_loss(name).to(device)(z.to(device), present.to(device))
+        loss = get_loss(name).to(device)(z.to(device), mask.to(device))
         results.append((loss.cpu(), torch.autograd.grad(loss, z)[0]))
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Where a public library has the same loss, values and gradients are the same."""
+"""Values and gradients equal those of pytorch-metric-learning."""
 
 import pytest
 import torch
@@ -11,17 +11,17 @@ losses = pytest.importorskip("pytorch_metric_learning.losses")
 @pytest.mark.parametrize("views", [2, 3, 5])
 @pytest.mark.parametrize("temperature", [0.07, 0.5])
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [("pvc", losses.NTXentLoss), ("ntxent", losses.SupConLoss)], ids=["NTXentLoss", "SupConLoss"]
+    ("name", "reference"), [("pvc", losses.NTXentLoss), ("ntxent", losses.SupConLoss)], ids=["NTXentLoss", "SupConLoss"]
 )
-def test_objective_equals_that_of_pytorch_metric_learning(
-    views: int, temperature: float, ours: str, theirs: type
+def test_loss_equals_that_of_pytorch_metric_learning(
+    views: int, temperature: float, name: str, reference: type
 ) -> None:
     z = torch.randn(12, views, 16, dtype=torch.float64, requires_grad=True)
-    same = torch.arange(12).repeat_interleave(views)
-    expected = theirs(temperature=temperature)(z.flatten(0, 1), same)
-    found = mv.get_objective(ours, temperature=temperature)(z)
-    torch.testing.assert_close(found, expected)
-    gradients = [torch.autograd.grad(loss, z)[0] for loss in (found, expected)]
+    labels = torch.arange(12).repeat_interleave(views)
+    expected = reference(temperature=temperature)(z.flatten(0, 1), labels)
+    actual = mv.get_loss(name, temperature=temperature)(z)
+    torch.testing.assert_close(actual, expected)
+    gradients = [torch.autograd.grad(loss, z)[0] for loss in (actual, expected)]
     torch.testing.assert_close(*gradients)
 
 
@@ -29,6 +29,6 @@ def test_supcon_with_labels_equals_that_of_pytorch_metric_learning() -> None:
     z = torch.randn(12, 3, 16, dtype=torch.float64, requires_grad=True)
     labels = torch.arange(12) % 4
     expected = losses.SupConLoss(temperature=0.1)(z.flatten(0, 1), labels.repeat_interleave(3))
-    found = mv.SupCon(temperature=0.1)(z, labels=labels)
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(*(torch.autograd.grad(loss, z)[0] for loss in (found, expected)))
+    actual = mv.SupConLoss(temperature=0.1)(z, labels=labels)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, z)[0] for loss in (actual, expected)))

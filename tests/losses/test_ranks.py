@@ -1,4 +1,4 @@
-"""Several processes give the loss and the averaged gradients of one."""
+"""Several processes compute the loss and the averaged gradients of one process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,145 +7,144 @@ import pytest
 import torch
 from torch import distributed as dist
 
-from manyviews import Objective, get_objective
-from manyviews.losses import OBJECTIVES, InverseMultiquadric
-from manyviews.losses.gather import all_gather
-from tests.ranks import on_ranks
+from manyviews.losses import LOSSES, InverseMultiquadric, MultiViewLoss, get_loss
+from manyviews.losses._distributed import all_gather
+from tests.helpers.distributed import on_ranks
 
 D = 8
 
 
 class Case:
-    """An encoder, a batch that divides among two and three ranks, and objectives by label."""
+    """An encoder, a batch that can be split among two or three ranks, and losses by label."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
         self.x = torch.randn(12, 3, D, generator=generator)
-        self.present = torch.rand(12, 3, generator=generator) < 0.7
+        self.mask = torch.rand(12, 3, generator=generator) < 0.7
         self.labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 1, 3, 4, 5])
         self.weight = torch.randn(D, D, generator=generator)
 
-    def objectives(self) -> dict[str, Callable[[], Objective]]:
-        made: dict[str, Callable[[], Objective]] = {}
-        for name in OBJECTIVES:
-            made[name] = lambda name=name: get_objective(name, temperature=0.3, learnable=True)
-        made["mv-infonce at 0.01"] = lambda: get_objective("mv-infonce", temperature=0.01, learnable=True)
-        made["pvc dense"] = lambda: get_objective("pvc", learnable=True, implementation="dense")
-        made["mv-dhel of another kernel"] = lambda: get_objective(
-            "mv-dhel", learnable=True, kernel=InverseMultiquadric()
+    def losses(self) -> dict[str, Callable[[], MultiViewLoss]]:
+        losses: dict[str, Callable[[], MultiViewLoss]] = {}
+        for name in LOSSES:
+            losses[name] = lambda name=name: get_loss(name, temperature=0.3, learn_temperature=True)
+        losses["mv-infonce at 0.01"] = lambda: get_loss("mv-infonce", temperature=0.01, learn_temperature=True)
+        losses["pvc dense"] = lambda: get_loss("pvc", learn_temperature=True, implementation="dense")
+        losses["mv-dhel of another kernel"] = lambda: get_loss(
+            "mv-dhel", learn_temperature=True, kernel=InverseMultiquadric()
         )
-        made["mv-cl1 of each instance"] = lambda: get_objective("mv-cl1", learnable=True, reduction="none")
-        return made
+        losses["mv-cl1 of each instance"] = lambda: get_loss("mv-cl1", learn_temperature=True, reduction="none")
+        return losses
 
-    def gradients(self, objective: Objective, masked: bool, rows: slice) -> dict[str, torch.Tensor]:
+    def gradients(self, loss_fn: MultiViewLoss, masked: bool, part: slice) -> dict[str, torch.Tensor]:
         layer = torch.nn.Linear(D, D, bias=False)
         with torch.no_grad():
             layer.weight.copy_(self.weight)
-        x = self.x[rows, : int(min(3, objective.most_views))]
-        present = self.present[rows, : x.shape[1]] if masked else None
-        options = {"labels": self.labels[rows]} if type(objective).__name__ == "SupCon" else {}
-        loss = objective(layer(x), present, **options)
-        if objective.reduction == "none":
-            # Each rank averages over its own instances, whatever counts in them.
+        x = self.x[part, : int(min(3, loss_fn.max_views))]
+        mask = self.mask[part, : x.shape[1]] if masked else None
+        options = {"labels": self.labels[part]} if type(loss_fn).__name__ == "SupConLoss" else {}
+        loss = loss_fn(layer(x), mask, **options)
+        if loss_fn.reduction == "none":
+            # Each rank averages over its own instances.
             loss = loss.mean()
         loss.backward()
-        found = {"loss": loss.detach(), "weight": layer.weight.grad}
-        return found | {name: p.grad for name, p in objective.named_parameters()}
+        result = {"loss": loss.detach(), "weight": layer.weight.grad}
+        return result | {name: p.grad for name, p in loss_fn.named_parameters()}
 
 
-def every_objective(rank: int, world: int) -> dict[str, dict[str, torch.Tensor]]:
+def compute_all(rank: int, world: int) -> dict[str, dict[str, torch.Tensor]]:
     case = Case()
     size = len(case.x) // world
-    rows = slice(rank * size, (rank + 1) * size)
+    part = slice(rank * size, (rank + 1) * size)
     results = {}
-    for label, make in case.objectives().items():
+    for label, make in case.losses().items():
         for masked in (False, True):
-            found = case.gradients(make(), masked, rows)
-            for name, value in found.items():
+            result = case.gradients(make(), masked, part)
+            for name, value in result.items():
                 if name != "loss":
                     dist.all_reduce(value)
                     value.div_(world)
-            results[f"{label}, masked={masked}"] = found
+            results[f"{label}, masked={masked}"] = result
     return results
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_give_the_loss_and_gradients_of_one_process(world: int, tmp_path: Path) -> None:
+def test_ranks_compute_the_loss_and_gradients_of_one_process(world: int, tmp_path: Path) -> None:
     case = Case()
-    ranks = on_ranks(world, every_objective, tmp_path)
-    for label, make in case.objectives().items():
+    ranks = on_ranks(world, compute_all, tmp_path)
+    for label, make in case.losses().items():
         for masked in (False, True):
             key = f"{label}, masked={masked}"
             expected = case.gradients(make(), masked, slice(None))
-            for found in ranks:
+            for result in ranks:
                 for name, value in expected.items():
                     if name == "loss" and "each instance" in label:
                         continue
                     torch.testing.assert_close(
-                        found[key][name],
+                        result[key][name],
                         value,
                         rtol=1e-5,
                         atol=1e-6,
                         msg=lambda m, key=key, name=name: f"{key}, {name}: {m}",
                     )
             if "each instance" in label:
-                losses = torch.stack([found[key]["loss"] for found in ranks])
+                losses = torch.stack([result[key]["loss"] for result in ranks])
                 torch.testing.assert_close(losses.mean(), expected["loss"])
 
 
 def unequal_batches(rank: int, world: int) -> str:
-    return message(lambda: get_objective("mv-dhel")(torch.randn(4 + rank, 3, D)))
+    return get_message(lambda: get_loss("mv-dhel")(torch.randn(4 + rank, 3, D)))
 
 
-def one_bad_rank(rank: int, world: int) -> str:
+def nan_on_one_rank(rank: int, world: int) -> str:
     z = torch.randn(4, 3, D)
     if rank == 1:
         z[2, 1] = torch.nan
-    return message(lambda: get_objective("mv-dhel")(z))
+    return get_message(lambda: get_loss("mv-dhel")(z))
 
 
 def differing(rank: int, world: int) -> list[str]:
     z = torch.randn(4, 3, D)
     labels = torch.arange(4)
-    said = [
-        message(lambda: get_objective("pvc")(z.double() if rank else z)),
-        message(lambda: get_objective("pvc")(z.clone().requires_grad_(bool(rank)))),
-        message(lambda: get_objective("supcon")(z, labels=labels if rank else None)),
-        message(lambda: get_objective("supcon")(z, labels=labels.int() if rank else labels)),
+    errors = [
+        get_message(lambda: get_loss("pvc")(z.double() if rank else z)),
+        get_message(lambda: get_loss("pvc")(z.clone().requires_grad_(bool(rank)))),
+        get_message(lambda: get_loss("supcon")(z, labels=labels if rank else None)),
+        get_message(lambda: get_loss("supcon")(z, labels=labels.int() if rank else labels)),
     ]
-    said += [
-        message(lambda: get_objective("pvc", temperature=0.5 + 0.1 * rank)(z)),
-        message(lambda: get_objective("pvc" if rank else "mv-dhel")(z)),
-        message(lambda: get_objective("kcl", gamma=16.0 + rank)(z)),
-        message(lambda: get_objective("pvc", implementation="dense" if rank else "tiled")(z)),
-        message(lambda: get_objective("pvc", kernel=InverseMultiquadric(c=1.0 + rank))(z)),
-        message(lambda: get_objective("supcon")(z)),
+    errors += [
+        get_message(lambda: get_loss("pvc", temperature=0.5 + 0.1 * rank)(z)),
+        get_message(lambda: get_loss("pvc" if rank else "mv-dhel")(z)),
+        get_message(lambda: get_loss("kcl", gamma=16.0 + rank)(z)),
+        get_message(lambda: get_loss("pvc", implementation="dense" if rank else "tiled")(z)),
+        get_message(lambda: get_loss("pvc", kernel=InverseMultiquadric(c=1.0 + rank))(z)),
+        get_message(lambda: get_loss("supcon")(z)),
     ]
-    broken = get_objective("pvc", temperature=torch.nn.Parameter(torch.tensor(0.5)))
+    broken = get_loss("pvc", temperature=torch.nn.Parameter(torch.tensor(0.5)))
     with torch.no_grad():
         broken.temperature.fill_(torch.nan if rank else 0.5)
-    return [*said, message(lambda: broken(z))]
+    return [*errors, get_message(lambda: broken(z))]
 
 
-def test_ranks_that_differ_get_an_error_not_a_hang(tmp_path: Path) -> None:
+def test_inputs_that_differ_between_ranks_are_an_error_not_a_hang(tmp_path: Path) -> None:
     first, second = on_ranks(2, differing, tmp_path)
-    for said in (first, second):
-        assert "another dtype" in said[0]
-        assert "another requires_grad" in said[1]
-        assert "other labels" in said[2]
-        assert "other labels" in said[3]
-        assert "another temperature" in said[4]
-        assert all("another loss, or other options of it, on rank" in text for text in said[5:9])
-        assert "SupCon needs labels" in said[9]
-    assert first[10] == "rank 1 was given bad input (its own error says what)"
+    for errors in (first, second):
+        assert errors[0].startswith("the dtype of embeddings must be the same on all ranks, but rank ")
+        assert errors[1].startswith("requires_grad must be the same")
+        assert errors[2].startswith("labels (their dtype, and whether they are given) must be the same")
+        assert errors[3] == errors[2]
+        assert errors[4].startswith("the temperature (if it is learned, ")
+        assert all(error.startswith("the loss and its options must be the same") for error in errors[5:9])
+        assert "SupConLoss requires labels" in errors[9]
+    assert first[10] == "invalid input on rank 1 (see the error of that rank)"
     assert "temperature must be" in second[10]
 
 
-def message(work: Callable[[], object]) -> str:
+def get_message(work: Callable[[], object]) -> str:
     try:
         work()
     except ValueError as error:
-        # The group is still usable: nobody is left waiting in a collective.
+        # The group is still usable: no rank waits in a collective.
         dist.barrier()
         return str(error)
     return "no error"
@@ -154,29 +153,42 @@ def message(work: Callable[[], object]) -> str:
 def test_unequal_batches_are_an_error_on_every_rank(tmp_path: Path) -> None:
     first, second = on_ranks(2, unequal_batches, tmp_path)
     assert first == (
-        "embeddings of shape (5, 3, 8) on rank 1 but (4, 3, 8) on rank 0: "
-        "every rank must bring as many instances (drop_last=True)"
+        "embeddings have shape (5, 3, 8) on rank 1 but (4, 3, 8) on rank 0: "
+        "every rank must have the same number of instances (drop_last=True)"
     )
     assert "(4, 3, 8) on rank 0 but (5, 3, 8) on rank 1" in second
 
 
 def test_bad_input_on_one_rank_is_an_error_on_every_rank(tmp_path: Path) -> None:
-    first, second = on_ranks(2, one_bad_rank, tmp_path)
-    assert first == "rank 1 was given bad input (its own error says what)"
+    first, second = on_ranks(2, nan_on_one_rank, tmp_path)
+    assert first == "invalid input on rank 1 (see the error of that rank)"
     assert second.startswith("embeddings contain NaN, first at instance 2, view 1")
+
+
+def bad_list_on_one_rank(rank: int, world: int) -> str:
+    views = list(torch.randn(3, 4, D))
+    if rank == 1:
+        views[2] = views[2][:2]
+    return get_message(lambda: get_loss("mv-dhel")(views))
+
+
+def test_bad_list_of_views_on_one_rank_is_an_error_on_every_rank(tmp_path: Path) -> None:
+    first, second = on_ranks(2, bad_list_on_one_rank, tmp_path)
+    assert first == "invalid input on rank 1 (see the error of that rank)"
+    assert second.startswith("views must have the same shape")
 
 
 def local_only(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
     z = torch.randn(4, 3, D, generator=torch.Generator().manual_seed(rank))
-    return get_objective("pvc", gather=False)(z), get_objective("pvc")(z)
+    return get_loss("pvc", gather_distributed=False)(z), get_loss("pvc")(z)
 
 
-def test_without_gather_a_rank_sees_its_own_instances(tmp_path: Path) -> None:
+def test_without_gather_a_rank_uses_only_its_own_instances(tmp_path: Path) -> None:
     results = on_ranks(2, local_only, tmp_path)
     parts = [torch.randn(4, 3, D, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
     for (local, together), part in zip(results, parts, strict=True):
-        torch.testing.assert_close(local, get_objective("pvc")(part))
-        torch.testing.assert_close(together, get_objective("pvc")(torch.cat(parts)))
+        torch.testing.assert_close(local, get_loss("pvc")(part))
+        torch.testing.assert_close(together, get_loss("pvc")(torch.cat(parts)))
 
 
 def gather_permuted(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:

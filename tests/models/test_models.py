@@ -1,4 +1,4 @@
-"""Encoders: torchvision's names, known sizes, and how batch norm sees views."""
+"""Encoders: torchvision's parameter names, sizes, and batch norm over views."""
 
 import sys
 import types
@@ -7,11 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from manyviews.models import Embedder, ProjectionHead, get_encoder, representation_dim, resnet18, resnet50, resnet_small
+from manyviews.models import (
+    Embedder,
+    ProjectionHead,
+    get_encoder,
+    get_representation_dim,
+    resnet18,
+    resnet50,
+    resnet_small,
+)
 
 
 def torchvision_names(block: str, blocks: list[int], stem: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of torchvision's ResNet parameters, without the classifier."""
+    """Return names and shapes of torchvision's ResNet parameters, without the classifier."""
     shapes: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, stem, stem)}
 
     def norm(name: str, channels: int) -> None:
@@ -24,15 +32,15 @@ def torchvision_names(block: str, blocks: list[int], stem: int) -> dict[str, tup
     for stage, count in enumerate(blocks, 1):
         width = 64 * 2 ** (stage - 1)
         out = width * (4 if block == "bottleneck" else 1)
-        for number in range(count):
-            at = f"layer{stage}.{number}"
+        for i in range(count):
+            at = f"layer{stage}.{i}"
             sizes = [(width, channels, 3), (width, width, 3)]
             if block == "bottleneck":
                 sizes = [(width, channels, 1), (width, width, 3), (out, width, 1)]
             for k, (to, source, side) in enumerate(sizes, 1):
                 shapes[f"{at}.conv{k}.weight"] = (to, source, side, side)
                 norm(f"{at}.bn{k}", to)
-            if number == 0 and (stage > 1 or channels != out):
+            if i == 0 and (stage > 1 or channels != out):
                 shapes[f"{at}.downsample.0.weight"] = (out, channels, 1, 1)
                 norm(f"{at}.downsample.1", out)
             channels = out
@@ -40,22 +48,22 @@ def torchvision_names(block: str, blocks: list[int], stem: int) -> dict[str, tup
 
 
 @pytest.mark.parametrize(
-    ("made", "block", "blocks", "stem", "count"),
+    ("encoder", "block", "blocks", "stem", "count"),
     [
         (resnet18(), "basic", [2, 2, 2, 2], 7, 11_176_512),
         (resnet18("small"), "basic", [2, 2, 2, 2], 3, 11_168_832),
-        (resnet50(), "bottleneck", [3, 4, 6, 3], 7, 23_508_032),  # 25,557,032 less the classifier's 2,049,000
+        (resnet50(), "bottleneck", [3, 4, 6, 3], 7, 23_508_032),  # 25,557,032 minus 2,049,000 of the classifier
     ],
 )
-def test_names_shapes_and_counts_are_torchvisions(
-    made: nn.Module, block: str, blocks: list[int], stem: int, count: int
+def test_names_shapes_and_counts_match_torchvision(
+    encoder: nn.Module, block: str, blocks: list[int], stem: int, count: int
 ) -> None:
-    state = {name: tuple(value.shape) for name, value in made.state_dict().items()}
+    state = {name: tuple(value.shape) for name, value in encoder.state_dict().items()}
     assert state == torchvision_names(block, blocks, stem)
-    assert sum(p.numel() for p in made.parameters()) == count
+    assert sum(p.numel() for p in encoder.parameters()) == count
 
 
-def test_torchvisions_weights_load_as_they_are() -> None:
+def test_torchvision_weights_load() -> None:
     shapes = torchvision_names("basic", [2, 2, 2, 2], 7) | {"fc.weight": (1000, 512), "fc.bias": (1000,)}
     weights = {name: torch.full(shape, 0.5) for name, shape in shapes.items()}
     encoder = resnet18()
@@ -68,24 +76,24 @@ def test_torchvisions_weights_load_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("stem", "side"), [("small", 4), ("strided", 2), ("imagenet", 1)])
-def test_the_stem_sets_the_resolution(stem: str, side: int) -> None:
+def test_stem_sets_the_resolution(stem: str, side: int) -> None:
     encoder = resnet_small(stem, width=0.25)
-    seen = []
-    encoder.layer4.register_forward_hook(lambda _, __, out: seen.append(out.shape[2:]))
+    sizes = []
+    encoder.layer4.register_forward_hook(lambda _, __, out: sizes.append(out.shape[2:]))
     assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, encoder.dim) == (2, 128)
-    assert seen == [(side, side)]
+    assert sizes == [(side, side)]
 
 
 def test_small_encoder_is_small_and_channels_last() -> None:
     encoder = get_encoder("resnet-small")
     assert sum(p.numel() for p in encoder.parameters()) < 1_500_000
-    seen = []
-    encoder.layer1.register_forward_hook(lambda _, __, out: seen.append(out))
+    outputs = []
+    encoder.layer1.register_forward_hook(lambda _, __, out: outputs.append(out))
     encoder(torch.rand(2, 3, 32, 32))
-    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+    assert outputs[0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_projection_head_is_the_papers() -> None:
+def test_projection_head_matches_the_paper() -> None:
     head = ProjectionHead(512)
     kinds = [type(layer).__name__ for layer in head]
     assert kinds == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]
@@ -94,17 +102,17 @@ def test_projection_head_is_the_papers() -> None:
     assert not head[4].bias.any()
 
 
-def test_all_views_share_batch_norm_unless_each_view_has_its_own() -> None:
+def test_views_share_batch_norm_statistics_unless_each_view() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12, affine=False))
     views = torch.rand(16, 3, 3, 2, 2) + torch.tensor([0.0, 5.0, 9.0])[None, :, None, None, None]
-    together = Embedder(encoder, nn.Identity(), dim=12)(views).h
-    assert together.mean((0, 2))[0] < -1  # the darkest view stays dark
-    torch.testing.assert_close(together.mean((0, 1)), torch.zeros(12), rtol=0, atol=1e-5)
-    apart = Embedder(encoder, nn.Identity(), dim=12, each_view=True)(views).h
-    torch.testing.assert_close(apart.mean(0), torch.zeros(3, 12), rtol=0, atol=1e-5)
+    shared = Embedder(encoder, nn.Identity(), dim=12)(views).h
+    assert shared.mean((0, 2))[0] < -1  # the darkest view stays dark
+    torch.testing.assert_close(shared.mean((0, 1)), torch.zeros(12), rtol=0, atol=1e-5)
+    per_view = Embedder(encoder, nn.Identity(), dim=12, each_view=True)(views).h
+    torch.testing.assert_close(per_view.mean(0), torch.zeros(3, 12), rtol=0, atol=1e-5)
 
 
-def test_groups_of_sizes_run_the_encoder_once_each() -> None:
+def test_encoder_runs_once_per_size() -> None:
     calls = []
 
     class Counting(nn.Module):
@@ -120,7 +128,7 @@ def test_groups_of_sizes_run_the_encoder_once_each() -> None:
     assert z.shape == (4, 8, 128)
 
 
-def test_groups_of_one_size_go_through_the_encoder_together() -> None:
+def test_groups_of_one_size_form_one_batch() -> None:
     norm = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(3, affine=False))
     model = Embedder(norm, nn.Identity(), dim=3)
     groups = [torch.rand(4, 2, 3, 8, 8), torch.rand(4, 1, 3, 4, 4), torch.rand(4, 3, 3, 8, 8) + 5]
@@ -130,26 +138,26 @@ def test_groups_of_one_size_go_through_the_encoder_together() -> None:
     assert h.shape == (4, 6, 3)
 
 
-def test_grey_images_go_through_a_resnet() -> None:
+def test_resnet_accepts_gray_images() -> None:
     encoder = resnet_small(width=0.25).eval()
-    grey = torch.rand(2, 1, 8, 8)
-    torch.testing.assert_close(encoder(grey), encoder(grey.expand(-1, 3, -1, -1)))
+    gray = torch.rand(2, 1, 8, 8)
+    torch.testing.assert_close(encoder(gray), encoder(gray.expand(-1, 3, -1, -1)))
 
 
-def test_asking_for_the_dim_leaves_the_encoder_as_it_was() -> None:
+def test_get_representation_dim_does_not_change_the_encoder() -> None:
     frozen = nn.BatchNorm2d(3).eval()
     encoder = nn.Sequential(frozen, nn.AdaptiveAvgPool2d(2), nn.Flatten()).half()
     encoder.training = True
-    assert representation_dim(encoder) == 12
+    assert get_representation_dim(encoder) == 12
     assert encoder.training
     assert not frozen.training
-    with pytest.raises(ValueError, match=r"give it as Embedder\(encoder, dim=...\)"):
+    with pytest.raises(ValueError, match=r"pass Embedder\(encoder, dim=...\)"):
         Embedder(nn.Sequential(nn.Flatten(), nn.Linear(5, 4)))
 
 
-def test_any_module_is_an_encoder() -> None:
+def test_any_module_can_be_an_encoder() -> None:
     encoder = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    assert representation_dim(encoder) == 12
+    assert get_representation_dim(encoder) == 12
     assert Embedder(encoder)(torch.rand(4, 2, 3, 9, 9)).z.shape == (4, 2, 128)
     assert encoder.training
 
@@ -160,18 +168,18 @@ def test_any_module_is_an_encoder() -> None:
         (lambda: get_encoder("resnet19"), "no encoder 'resnet19': did you mean resnet18"),
         (lambda: get_encoder("timm:vit_tiny"), "timm:vit_tiny needs timm"),
         (lambda: resnet18("big"), "stem must be one of imagenet, small, strided, got 'big'"),
-        (lambda: resnet18(width=0.001), "width must leave"),
+        (lambda: resnet18(width=0.001), "width must give"),
         (lambda: Embedder(nn.Conv2d(3, 4, 1)), "must map images .* to vectors"),
         (lambda: Embedder(nn.Flatten(), dim=3)(torch.rand(2, 3, 4, 4)), r"views must be .* got \(2, 3, 4, 4\)"),
     ],
 )
-def test_mistakes_are_named(make: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_input_raises(make: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
 
 
-def test_encoders_of_other_packages_lose_their_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classifiers_of_external_encoders_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -184,10 +192,10 @@ def test_encoders_of_other_packages_lose_their_classifier(monkeypatch: pytest.Mo
     module.get_model = lambda name, **_: Model()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torchvision", types.ModuleType("torchvision"))
     monkeypatch.setitem(sys.modules, "torchvision.models", module)
-    assert representation_dim(get_encoder("torchvision:resnet18")) == 3
+    assert get_representation_dim(get_encoder("torchvision:resnet18")) == 3
 
 
-def test_initialisation_is_kaiming_by_fan_out() -> None:
+def test_initialization_is_kaiming_fan_out() -> None:
     torch.manual_seed(0)
     weight = resnet18().layer3[0].conv2.weight
     assert abs(float(weight.detach().std()) - (2 / (256 * 9)) ** 0.5) < 1e-3

@@ -1,4 +1,4 @@
-"""Small runs of every kind, made once."""
+"""Small runs of every kind, trained once per session."""
 
 import shutil
 from dataclasses import replace
@@ -6,29 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from manyviews.report import map as maps
-from manyviews.report import tsne
-from manyviews.training import EvaluationConfig, evaluate, train
-from tests.training.bundle import MODAL, bundle
+from manyviews.api import train
+from manyviews.evaluation import EvaluationConfig, evaluate
+from manyviews.report import embedding_map, tsne
+from tests.helpers.tiny_multimodal import MODAL, bundle
 
 
 @pytest.fixture(scope="session")
 def image_run(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On photos, evaluated; not to be changed."""
+    """An evaluated run on photos; read-only."""
     path = Path(shutil.copytree(finished_run, tmp_path_factory.mktemp("report") / "photos-run"))
-    evaluate(path, how=EvaluationConfig(few=(0.5,), workers=0))
+    evaluate(path, config=EvaluationConfig(label_fractions=(0.5,), num_workers=0))
     return path
 
 
 @pytest.fixture(scope="session")
 def modal_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """On three modalities of which some are missing, evaluated; not to be changed."""
+    """An evaluated run on three modalities, some of them missing; read-only."""
     folder = tmp_path_factory.mktemp("modal")
-    config = replace(MODAL, data=bundle(folder / "bundle.npz"), epochs=1, probe=True)
+    config = replace(MODAL, data=bundle(folder / "bundle.npz"), epochs=1, evaluate_at_end=True)
     return train(config, output=folder / "modal-run", quiet=True).path
 
 
 @pytest.fixture
 def quick_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maps that take no time, and say little."""
-    monkeypatch.setattr(maps, "tsne", lambda h: tsne.components(h.double(), 2).float())
+    """Replace t-SNE with PCA, which is fast."""
+    monkeypatch.setattr(
+        embedding_map, "compute_tsne", lambda h: tsne.compute_principal_components(h.double(), 2).float()
+    )

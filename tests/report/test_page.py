@@ -8,59 +8,83 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyviews.cli.report import write_report_of
+from manyviews.api import train
+from manyviews.cli.report_command import report_command
 from manyviews.data import load_dataset
 from manyviews.report import write_report
-from manyviews.report.account import accounts
-from manyviews.report.again import again, changed_fields
-from manyviews.report.curves import curves
-from manyviews.report.map import map_of
-from manyviews.report.seen import see
-from manyviews.report.sheets import neighbour_sheet, view_sheet
-from manyviews.report.tables import comparison
-from manyviews.training import RECIPES, Config, Run, get_recipe, train
+from manyviews.report.curves import draw_metric_charts
+from manyviews.report.embedding_map import build_map
+from manyviews.report.image_grids import make_neighbor_grid, make_view_grid
+from manyviews.report.rerun import diff_fields, get_rerun_info
+from manyviews.report.sample import encode_sample
+from manyviews.report.summary import load_summaries
+from manyviews.report.tables import make_comparison_table
+from manyviews.runs import Run
+from manyviews.training import RECIPES, Config, get_recipe
+from tests.helpers.tiny_multimodal import MODAL, bundle
+from tests.helpers.tiny_run import folder_of_images, tiny_config
 from tests.test_cli import manyviews
-from tests.training.bundle import MODAL, bundle
-from tests.training.small import folder_of_images, small
 
 pytestmark = pytest.mark.usefixtures("quick_map")
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&`{{7*7}}"
 
 
 class Page(HTMLParser):
-    """What a browser would make of it: elements, their attributes, and the text between."""
+    """The elements of a page, and its visible text as a whole and below each heading of each section."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, html: str) -> None:
         super().__init__()
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
-        self.feed(text)
+        self.scripts: list[str] = []
+        self.parts: dict[tuple[str, str], str] = {}
+        self.tag = self.section = self.heading = ""
+        self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tag = tag
         self.elements.append((tag, dict(attrs)))
+        if tag == "section":
+            self.section, self.heading = dict(attrs)["id"] or "", ""
+        if tag == "h3":
+            self.heading = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self.tag = "" if tag == self.tag else self.tag
 
     def handle_data(self, data: str) -> None:
+        if self.tag in ("script", "style"):
+            self.scripts += [data] * (self.tag == "script")
+            return
+        if self.tag == "h3":
+            self.heading += data
         self.text += data
+        key = (self.section, self.heading)
+        self.parts[key] = self.parts.get(key, "") + data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
+    def find(self, section: str, heading: str = "") -> str:
+        """The text below a heading of a section, with normalized spaces."""
+        return " ".join(self.parts[section, heading].split())
 
-def page_of(*runs: Path, to: Path, instances: int = 40) -> Page:
+
+def make_page(*runs: Path, to: Path, instances: int = 40) -> Page:
     write_report(runs, to, instances=instances, workers=0)
     return Page(to.read_text())
 
 
-def changed(run: Path, to: Path, **evaluation: object) -> Path:
-    """A copy of a run whose evaluation says something else."""
+def copy_run(run: Path, to: Path, **evaluation: object) -> Path:
+    """Copy a run and change fields of its evaluation."""
     path = Path(shutil.copytree(run, to))
-    found = json.loads((path / "evaluation.json").read_text())
-    (path / "evaluation.json").write_text(json.dumps(found | evaluation))
+    result = json.loads((path / "evaluation.json").read_text())
+    (path / "evaluation.json").write_text(json.dumps(result | evaluation))
     return path
 
 
-def test_a_report_is_one_file_that_fetches_nothing(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
-    page = page_of(image_run, modal_run, to=tmp_path / "report.html")
+def test_report_is_one_file_that_fetches_nothing(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
+    page = make_page(image_run, modal_run, to=tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert text.startswith("<!doctype html>")
@@ -70,66 +94,67 @@ def test_a_report_is_one_file_that_fetches_nothing(image_run: Path, modal_run: P
             value = attributes.get(name) or "#"
             assert value.startswith(("#", "data:image/webp;base64,")), (tag, value)
         assert not {"style", "onclick", "onload", "onerror"} & attributes.keys()
-    places = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
-    used = {(attributes.get("href") or "#runs")[1:] for _, attributes in page.elements}
-    assert used <= places
+    ids = {attributes["id"] for _, attributes in page.elements if "id" in attributes}
+    targets = {(attributes.get("href") or "#runs")[1:] for _, attributes in page.elements}
+    assert targets <= ids
     assert any("default-src 'none'" in (attributes["content"] or "") for attributes in page.all("meta")[1:])
 
 
-def test_everything_a_run_has_to_show_is_shown(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
-    page = page_of(image_run, modal_run, to=tmp_path / "report.html")
-    said = " ".join(page.text.split())
-    for words in (
-        "manyviews train --recipe",
-        "mv-dhel, temperature 0.5",
-        "3 crops of 16 x 16 of each image",
-        "the modalities text, audio, video",
-        "trained encoder",
-        "untrained encoder",
-        "pixels",
-        "48 labels",
-        "Recall at 1",
-        "Accuracy by subset of modalities",
-        "text and audio",
-        "The runs are of different data",
-        "t-SNE of the representations of 40 test instances",
-        "are of the query's class",
-        "as the model saw them in its first epoch",
-        "missing",
-        "commit",
-        "torch",
-    ):
-        assert words in said, words
+def test_report_has_all_parts(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
+    page = make_page(image_run, modal_run, to=tmp_path / "report.html")
+    parts = {
+        ("runs", ""): ["Comparison", "The runs use different datasets"],
+        ("curves", ""): ["Training curves"],
+        ("run-0", "Configuration"): ["mv-dhel, temperature 0.5", "3 crops of 16 x 16 of each image"],
+        ("run-0", "Reproduce"): ["manyviews train --recipe", "commit", "torch"],
+        ("run-0", "Evaluation"): ["48 labels"],
+        ("run-0", "Embedding map"): ["t-SNE of the representations of 40 test instances"],
+        ("run-0", "Nearest neighbors"): ["have the query's class"],
+        ("run-0", "Views of training instances"): ["in the first epoch"],
+        ("run-1", "Configuration"): ["the modalities text, audio, video"],
+        ("run-1", "Accuracy by subset of modalities"): ["text + audio"],
+        ("run-1", "Cross-modal retrieval"): ["Recall at 1"],
+        ("run-1", "Geometry of modalities, embeddings z"): ["text and audio"],
+        ("run-1", "Views of training instances"): ["missing"],
+    }
+    for (section, heading), texts in parts.items():
+        for text in texts:
+            assert text in page.find(section, heading), (section, heading, text)
+    for section in ("run-0", "run-1"):
+        for name in ("(?<!un)trained encoder", "untrained encoder", *["pixels"] * (section == "run-0")):
+            assert re.search(rf"{name}\d", page.find(section, "Evaluation")), name  # a row of the table, not a note
     titles = [attributes["aria-label"] or "" for attributes in page.all("svg") if "aria-label" in attributes]
     for name in ("Loss", "kNN", "Alignment", "Uniformity", "Rank", "RankMe", "Representations h", "Embeddings z"):
         monitored = name in ("kNN", "Alignment", "Uniformity", "Rank", "RankMe")
-        assert any(title.startswith(f"{name}{', some trained on' * monitored} over") for title in titles), name
-    assert "Of held-out instances; in modal-run of instances that are trained on, not of new ones." in said
+        assert any(title.startswith(f"{name}{', partly training instances' * monitored} over") for title in titles), (
+            name
+        )
+    assert "Measured on instances that are not trained on; in modal-run on training instances." in page.find("curves")
     assert sum(title.startswith("Map of the representations") for title in titles) == 2
     for attributes in page.all("svg"):
         assert attributes.get("aria-label") or attributes.get("aria-hidden") == "true"
     assert all(attributes["alt"] for attributes in page.all("img"))
 
 
-def test_the_same_runs_give_the_same_file(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
+def test_report_is_deterministic(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
     for name in ("one.html", "other.html"):
         write_report([image_run, modal_run], tmp_path / name, instances=30, workers=0)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "other.html").read_bytes()
 
 
-def test_five_runs_are_small_and_share_their_thumbnails(image_run: Path, tmp_path: Path) -> None:
+def test_runs_on_the_same_data_share_thumbnails(image_run: Path, tmp_path: Path) -> None:
     one = write_report([image_run], tmp_path / "one.html", workers=0)
     assert 5 * one < 3e6
-    copies = [Path(shutil.copytree(image_run, tmp_path / f"run-{number}")) for number in range(5)]
+    copies = [Path(shutil.copytree(image_run, tmp_path / f"run-{i}")) for i in range(5)]
     five = write_report(copies, tmp_path / "five.html", workers=0)
     assert five == (tmp_path / "five.html").stat().st_size
     assert five < 3 * one
 
 
-def test_what_comes_from_files_stays_text(modal_run: Path, tmp_path: Path) -> None:
+def test_content_of_run_files_is_escaped(modal_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "<script>alert(1)<" / "script>"
     run.parent.mkdir()
-    changed(modal_run, run, data=EVIL, scores=None, why=EVIL, modalities=[EVIL, "audio", "video"])
+    copy_run(modal_run, run, data=EVIL, scores=None, why=EVIL, modalities=[EVIL, "audio", "video"])
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("commit: ", f"{json.dumps(EVIL)}: {json.dumps(EVIL)}\n  commit: "))
     with (run / "log.txt").open("a") as log:
@@ -137,197 +162,213 @@ def test_what_comes_from_files_stays_text(modal_run: Path, tmp_path: Path) -> No
     (run / "metrics.csv").write_text(f"step,epoch,loss,{EVIL}\n1,0,2.5,4\n2,0,2.25,\n")
     folder = folder_of_images(tmp_path / "images", count=12)
     (folder / "a").rename(folder / EVIL.partition("/")[0])
-    other = train(small(data=str(folder), limit=None, held_out=2, batch_size=8), output=tmp_path / "b", quiet=True)
-    page = page_of(run, other.path, to=tmp_path / "report.html")
+    other = train(
+        tiny_config(data=str(folder), max_instances=None, monitor_size=2, batch_size=8),
+        output=tmp_path / "b",
+        quiet=True,
+    )
+    page = make_page(run, other.path, to=tmp_path / "report.html")
     assert len(page.all("script")) == 2
     assert all((attributes["src"] or "").startswith("data:") for attributes in page.all("img"))
     assert page.text.count(EVIL) >= 4
     assert "<script>alert(1)</script>/config.yaml" in page.text
-    assert (
-        "<script>alert(1)<" in json.loads(page.text[page.text.index('{"maps"') :].split("\n")[0])["maps"]["1"]["texts"]
-    )
+    assert "<script>alert(1)<" in json.loads(page.scripts[0])["maps"]["1"]["texts"]
 
 
-def test_a_run_that_is_not_finished_shows_what_there_is(image_run: Path, tmp_path: Path) -> None:
+def test_unfinished_run_has_the_available_parts(image_run: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(image_run, tmp_path / "run"))
     for name in ("encoder.safetensors", "head.safetensors", "evaluation.json"):
         (run / name).unlink()
-    page = page_of(run, to=tmp_path / "report.html")
-    assert f"Not finished, in epoch 1 of 1: manyviews train --resume {run} goes on." in page.text
+    page = make_page(run, to=tmp_path / "report.html")
+    assert f"Not finished, in epoch 1 of 1: resume with manyviews train --resume {run}." in page.text
     assert "has no encoder yet" in page.text
     assert "Loss over steps" in str(page.elements)
-    assert "of which evaluation.json has no spectrum" in page.text
-    assert "view 3" in page.text  # the data are there
-    assert "* While it was trained" in page.text
+    assert "No spectrum in evaluation.json: run." in page.find("spectrum")
+    assert "view 3" in page.find("run-0", "Views of training instances")
+    assert "* Last value in training" in page.find("runs")
     (run / "metrics.csv").unlink()
-    assert "There is no metrics.csv yet." in page_of(run, to=tmp_path / "report.html").text
+    assert "There is no metrics.csv yet." in make_page(run, to=tmp_path / "report.html").text
 
 
-def test_data_that_are_gone_are_said_to_be(tmp_path: Path) -> None:
+def test_missing_data_is_reported(tmp_path: Path) -> None:
     folder = folder_of_images(tmp_path / "images", count=40)
-    run = train(small(data=str(folder), limit=None), output=tmp_path / "run", quiet=True).path
-    page = page_of(run, to=tmp_path / "report.html")
-    assert "It was not evaluated: manyviews evaluate" in page.text
-    assert "t-SNE" in page.text
-    assert f"a{'/'}" in page.text  # ids are the paths below the folder
+    run = train(tiny_config(data=str(folder), max_instances=None), output=tmp_path / "run", quiet=True).path
+    page = make_page(run, to=tmp_path / "report.html")
+    assert "Not evaluated: run manyviews evaluate" in page.find("run-0")
+    assert "t-SNE" in page.find("run-0", "Embedding map")
+    ids = json.loads(page.scripts[0])["maps"]["0"]["ids"]
+    assert ids
+    assert all((folder / name).is_file() for name in ids)  # ids are relative paths
     shutil.rmtree(folder)
-    page = page_of(run, to=tmp_path / "report.html")
-    assert page.text.count("The data cannot be read: no data set") == 3
+    page = make_page(run, to=tmp_path / "report.html")
+    for heading in ("Embedding map", "Nearest neighbors", "Views of training instances"):
+        assert "Cannot load the data: no dataset or path" in page.find("run-0", heading)
     assert "Loss over steps" in str(page.elements)
 
 
-def test_images_without_labels_have_a_map_without_classes(tmp_path: Path) -> None:
+def test_map_of_unlabeled_images_has_no_legend(tmp_path: Path) -> None:
     folder = folder_of_images(tmp_path / "images", count=40, labelled=False)
-    config = small(data=str(folder), limit=None, probe=True)
-    page = page_of(train(config, output=tmp_path / "run", quiet=True).path, to=tmp_path / "report.html")
+    config = tiny_config(data=str(folder), max_instances=None, evaluate_at_end=True)
+    page = make_page(train(config, output=tmp_path / "run", quiet=True).path, to=tmp_path / "report.html")
     assert "images has no labels: no kNN and no linear probe" in page.text
-    assert "t-SNE" in page.text
-    assert "Choose a label" not in page.text
-    assert "Left out: kNN" in page.text
+    assert "t-SNE" in page.find("run-0", "Embedding map")
+    assert "Click a label" not in page.text
+    assert "Not in metrics.csv: kNN" in page.find("curves")
 
 
 @pytest.mark.parametrize("supervised", [False, True])
-def test_quantities_are_scored_and_coloured_by_how_large_they_are(tmp_path: Path, supervised: bool) -> None:
+def test_regression_targets_are_scored_and_colored_by_value(tmp_path: Path, supervised: bool) -> None:
     data = bundle(tmp_path / "bundle.npz", "quantities")
-    config = replace(MODAL, data=data, epochs=1, probe=True, supervised=supervised)
-    page = page_of(train(config, output=tmp_path / "run", quiet=True).path, to=tmp_path / "report.html")
-    assert "MAE" in page.text
-    assert "means of 3 linear layers" in page.text
-    assert {f"q{number}" for number in range(5)} <= {a.get("class") for a in page.all("g")}
+    config = replace(MODAL, data=data, epochs=1, evaluate_at_end=True, supervised=supervised)
+    page = make_page(train(config, output=tmp_path / "run", quiet=True).path, to=tmp_path / "report.html")
+    assert "MAE" in page.find("run-0", "Evaluation")
+    assert "mean of 3 linear probes" in page.find("run-0", "Evaluation")
+    assert {f"q{i}" for i in range(5)} <= {a.get("class") for a in page.all("g")}
     assert ("Cross-modal retrieval" in page.text) is not supervised
     if supervised:
-        assert "Left out: kNN, alignment, uniformity, rank, RankMe" in page.text
-        assert "its own layer" in page.text
+        assert "Not in metrics.csv: kNN, alignment, uniformity, rank, RankMe" in page.text
+        assert "its own layer" in page.find("run-0", "Evaluation")
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "message"),
     [
-        ("evaluation.json", "{", "evaluation.json cannot be read"),
-        ("evaluation.json", "[1]", "evaluation.json cannot be read"),
-        ("evaluation.json", '{"scores": {"a": 3}}', "evaluation.json is not as this version writes it"),
-        ("evaluation.json", '{"geometry": [1]}', "evaluation.json is not as this version writes it"),
-        ("evaluation.json", '{"geometry": {"h": {"spectrum": ["a"]}}}', "evaluation.json is not as"),
-        ("metrics.csv", "step,loss\n1,a\n", "metrics.csv cannot be read"),
-        ("metrics.csv", "step,loss\n1,nan\n2,", "Left out: loss"),
-        ("encoder.safetensors", "no", "Instances cannot be encoded"),
+        ("evaluation.json", "{", "Cannot read evaluation.json"),
+        ("evaluation.json", "[1]", "Cannot read evaluation.json"),
+        ("evaluation.json", '{"scores": {"a": 3}}', "evaluation.json has an unexpected format"),
+        ("evaluation.json", '{"geometry": [1]}', "evaluation.json has an unexpected format"),
+        ("evaluation.json", '{"geometry": {"h": {"spectrum": ["a"]}}}', "evaluation.json has an unexpected format"),
+        ("metrics.csv", "step,loss\n1,a\n", "Cannot read metrics.csv"),
+        ("metrics.csv", "step,loss\n1,nan\n2,", "Not in metrics.csv: loss"),
+        ("encoder.safetensors", "no", "Cannot encode the test instances"),
     ],
 )
-def test_a_damaged_file_is_said_to_be(image_run: Path, tmp_path: Path, file: str, content: str, said: str) -> None:
+def test_damaged_file_is_reported_and_the_rest_remains(
+    image_run: Path, tmp_path: Path, file: str, content: str, message: str
+) -> None:
     run = Path(shutil.copytree(image_run, tmp_path / "run"))
     (run / file).write_text(content)
-    assert said in page_of(run, to=tmp_path / "report.html").text
+    page = make_page(run, to=tmp_path / "report.html")
+    assert message in page.text
+    assert "mv-dhel, temperature 0.5" in page.find("run-0", "Configuration")
+    assert "view 3" in page.find("run-0", "Views of training instances")
+    if file != "encoder.safetensors":
+        assert "have the query's class" in page.find("run-0", "Nearest neighbors")
+    if file != "metrics.csv":
+        assert "Loss over steps" in str(page.elements)
+    if file != "evaluation.json":
+        assert "untrained encoder" in page.find("run-0", "Evaluation")
 
 
-def test_the_command_trains_the_same_again(image_run: Path, modal_run: Path) -> None:
+def test_rerun_command_gives_the_same_config(image_run: Path, modal_run: Path) -> None:
     for run in (image_run, modal_run):
-        (account,) = accounts([run])
-        program, command, option, config, *output = again(account).command
+        (summary,) = load_summaries([run])
+        program, command, option, config, *output = get_rerun_info(summary).command
         assert (program, command, option) == ("manyviews", "train", "--recipe")
         assert output == ["--output", f"{run}-again"]
-        assert get_recipe(config) == account.run.config
-    done = manyviews(command, option, config, *output, "--print-config")
-    assert done.stdout == account.run.config.to_yaml()
+        assert get_recipe(config) == summary.run.config
+    result = manyviews(command, option, config, *output, "--print-config")
+    assert result.stdout == summary.run.config.to_yaml()
 
 
-def test_fields_that_differ_from_the_recipe_are_named(image_run: Path, modal_run: Path) -> None:
-    (account,) = accounts([image_run])
-    found = again(account)
-    changes = {change.field: (change.value, change.recipe) for change in found.changes}
-    assert found.recipe == "photos"
+def test_fields_that_differ_from_the_recipe_are_listed(image_run: Path, modal_run: Path) -> None:
+    (summary,) = load_summaries([image_run])
+    rerun = get_rerun_info(summary)
+    changes = {change.field: (change.value, change.recipe_value) for change in rerun.changes}
+    assert rerun.recipe == "photos"
     assert changes["views"] == ("3", "4")
-    assert changes["width"] == ("0.125", "none")
-    assert "threads" not in changes
-    found = again(accounts([modal_run])[0])
-    assert found.recipe == "multimodal"
-    assert "modalities" not in {change.field for change in found.changes}
+    assert changes["width_mult"] == ("0.125", "none")
+    assert "cpu_threads" not in changes
+    rerun = get_rerun_info(load_summaries([modal_run])[0])
+    assert rerun.recipe == "multimodal"
+    assert "modalities" not in {change.field for change in rerun.changes}
 
 
-def test_runs_side_by_side_have_names_of_their_own(image_run: Path, tmp_path: Path) -> None:
+def test_compared_runs_have_unique_names(image_run: Path, tmp_path: Path) -> None:
     others = [Path(shutil.copytree(image_run, tmp_path / part / image_run.name)) for part in "ab"]
-    found = accounts([*others, image_run])
-    assert [account.name for account in found] == [*map(str, others), str(image_run)]
-    assert [account.name for account in accounts([image_run])] == [image_run.name]
-    table = comparison(found)
-    assert [row.number for row in table.rows] == [0, 1, 2]
+    summaries = load_summaries([*others, image_run])
+    assert [summary.name for summary in summaries] == [*map(str, others), str(image_run)]
+    assert [summary.name for summary in load_summaries([image_run])] == [image_run.name]
+    table = make_comparison_table(summaries)
+    assert [row.run_index for row in table.rows] == [0, 1, 2]
     scores = json.loads((image_run / "evaluation.json").read_text())["scores"]["trained encoder"]
     assert table.rows[0].cells[2].text == f"{scores['knn']:.1%}"
-    assert table.rows[0].cells[2].small == f"k = {scores['knn_k']}"
+    assert table.rows[0].cells[2].subtext == f"k = {scores['knn_k']}"
 
 
-def test_every_knn_has_its_k_and_a_better_baseline_is_said(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
-    found = json.loads((image_run / "evaluation.json").read_text())
-    said = "the trained encoder is worse than pixels: linear probe 10.0% against 20.0% on 1,000 instances"
-    run = changed(image_run, tmp_path / "other", better_baselines=[said])
-    text = page_of(run, modal_run, to=tmp_path / "report.html").text
-    assert f"kNN (k = {found['scores']['trained encoder']['knn_k']})" in text
-    assert text.count(said) == 2  # in the comparison of runs, and under the run's scores
-    assert f"other: {said}." in text
-    used = {str(row["knn_k"]) for path in (run, modal_run) for row in Run.open(path).metrics if "knn_k" in row}
-    assert f"By representations. k = {', '.join(sorted(used))}." in text
+def test_knn_k_and_better_baselines_are_reported(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
+    result = json.loads((image_run / "evaluation.json").read_text())
+    message = "the trained encoder is worse than pixels: linear probe 10.0% against 20.0% on 1,000 instances"
+    run = copy_run(image_run, tmp_path / "other", better_baselines=[message])
+    text = make_page(run, modal_run, to=tmp_path / "report.html").text
+    assert f"kNN (k = {result['scores']['trained encoder']['knn_k']})" in text
+    assert text.count(message) == 2  # in the comparison of runs, and under the run's scores
+    assert f"other: {message}." in text
+    ks = {str(row["knn_k"]) for path in (run, modal_run) for row in Run.open(path).read_metrics() if "knn_k" in row}
+    assert f"kNN on representations. k = {', '.join(sorted(ks))}." in text
     assert "raw features of sequences, chosen on 16 instances that are not tested: text (" in text
     (run / "evaluation.json").unlink()
-    table = comparison(accounts([run]))
+    table = make_comparison_table(load_summaries([run]))
     assert table.rows[0].cells[2].text.endswith("%*")
-    assert table.rows[0].cells[2].small == "k = 1"
+    assert table.rows[0].cells[2].subtext == "k = 1"
 
 
-def test_an_evaluation_of_version_0_1_has_no_k(image_run: Path, tmp_path: Path) -> None:
+def test_evaluation_without_k_is_accepted(image_run: Path, tmp_path: Path) -> None:
     scores = json.loads((image_run / "evaluation.json").read_text())["scores"]
     for score in scores.values():
         del score["knn_k"]
-    run = changed(image_run, tmp_path / "old", scores=scores)
-    found = json.loads((run / "evaluation.json").read_text())
-    del found["better_baselines"]
-    (run / "evaluation.json").write_text(json.dumps(found))
-    text = page_of(run, to=tmp_path / "report.html").text
+    run = copy_run(image_run, tmp_path / "old", scores=scores)
+    result = json.loads((run / "evaluation.json").read_text())
+    del result["better_baselines"]
+    (run / "evaluation.json").write_text(json.dumps(result))
+    text = make_page(run, to=tmp_path / "report.html").text
     assert "kNN (k" not in text
-    assert "not as this version writes it" not in text
+    assert "unexpected format" not in text
 
 
-def test_points_of_a_map_are_told_by_their_own_labels(image_run: Path) -> None:
+def test_map_points_have_their_own_labels(image_run: Path) -> None:
     photos = load_dataset("photos")
-    seen = see(Run.open(image_run), photos, 60, 0, torch.device("cpu"))
-    assert seen.labels.texts == [photos.classes[label] for label in photos["test"].labels[seen.index]]
-    found = map_of(seen, "run")
-    assert found is not None
-    drawn = [len(re.findall("<use", layer)) for layer in found.drawing.split("<g ")[1:]]
-    assert drawn == [group.count for group in found.groups]
-    names = [group.name for group, count in zip(found.groups, drawn, strict=True) for _ in range(count)]
-    assert found.points["texts"] == names
-    for place, cell in enumerate(found.points["cells"]):
-        assert found.points["ids"][place] == seen.ids[cell]
-    assert found.thumbnails is not None
+    sample = encode_sample(Run.open(image_run), photos, 60, 0, torch.device("cpu"))
+    assert sample.labels.texts == [photos.class_names[label] for label in photos["test"].labels[sample.index]]
+    embedding_map = build_map(sample, "run")
+    assert embedding_map is not None
+    counts = [len(re.findall("<use", layer)) for layer in embedding_map.svg.split("<g ")[1:]]
+    assert counts == [entry.count for entry in embedding_map.legend]
+    names = [entry.name for entry, count in zip(embedding_map.legend, counts, strict=True) for _ in range(count)]
+    assert embedding_map.points["texts"] == names
+    for i, cell in enumerate(embedding_map.points["cells"]):
+        assert embedding_map.points["ids"][i] == sample.ids[cell]
+    assert embedding_map.thumbnails is not None
 
 
-def test_neighbours_are_the_nearest_and_others_are_marked(image_run: Path) -> None:
-    seen = see(Run.open(image_run), load_dataset("photos"), 60, 0, torch.device("cpu"))
-    sheet = neighbour_sheet(seen)
-    assert sheet is not None
-    assert len({row[0].text for row in sheet.rows}) == 6
-    for row in sheet.rows:
-        cosines = [float(item.small) for item in row[1:]]
+def test_neighbors_are_sorted_and_other_classes_are_marked(image_run: Path) -> None:
+    sample = encode_sample(Run.open(image_run), load_dataset("photos"), 60, 0, torch.device("cpu"))
+    grid = make_neighbor_grid(sample)
+    assert grid is not None
+    assert len({row[0].caption for row in grid.rows}) == 6
+    for row in grid.rows:
+        cosines = [float(cell.subcaption) for cell in row[1:]]
         assert cosines == sorted(cosines, reverse=True)
-        assert all(item.wrong == (item.text != row[0].text) for item in row[1:])
-    few = replace(seen, index=seen.index[:1], h=seen.h[:1])
-    assert neighbour_sheet(few) is None
+        assert all(cell.is_other_class == (cell.caption != row[0].caption) for cell in row[1:])
+    few = replace(sample, index=sample.index[:1], h=sample.h[:1])
+    assert make_neighbor_grid(few) is None
 
 
-def test_a_sheet_of_many_views_shows_the_first(image_run: Path) -> None:
+def test_view_grid_shows_the_first_of_many_views(image_run: Path) -> None:
     run = Run.open(image_run)
-    sheet = view_sheet(replace(run, config=replace(run.config, views=20)), load_dataset("photos"))
-    assert [len(row) for row in sheet.rows] == [9] * 6
-    assert "the first 8 of 20" in sheet.note
+    grid = make_view_grid(replace(run, config=replace(run.config, views=20)), load_dataset("photos"))
+    assert [len(row) for row in grid.rows] == [9] * 6
+    assert "the first 8 of 20" in grid.caption
 
 
-def test_mistakes_name_what_was_given(image_run: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(image_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     for runs, path, message in (
-        ([tmp_path], page, "is no run"),
-        ([], page, "needs a run"),
+        ([tmp_path], page, "is not a run directory"),
+        ([], page, "needs at least one run"),
         ([image_run, f"{image_run}/../{image_run.name}"], page, "is given twice"),
         ([image_run], tmp_path / "report.pdf", r"must end in \.html"),
-        ([image_run], tmp_path / "nowhere" / "report.html", "is no folder"),
+        ([image_run], tmp_path / "nowhere" / "report.html", "is not a writable folder"),
     ):
         with pytest.raises(ValueError, match=message):
             write_report(runs, path)
@@ -336,34 +377,37 @@ def test_mistakes_name_what_was_given(image_run: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_says_what_it_wrote(
+def test_command_prints_the_file_it_wrote(
     image_run: Path, modal_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     page = tmp_path / "report.html"
-    write_report_of((image_run, modal_run), page, instances=20, workers=0)
+    report_command((image_run, modal_run), page, instances=20, num_workers=0)
     assert re.fullmatch(rf"{page}: 2 runs, 0\.\d MB\n", capsys.readouterr().out)
-    done = manyviews("report", str(tmp_path), "-o", str(page))
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"manyviews: {tmp_path} is no run: it has no config.yaml")
+    result = manyviews("report", str(tmp_path), "-o", str(page))
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"manyviews: {tmp_path} is not a run directory (cannot read config.yaml")
 
 
-def test_a_temperature_is_a_change_of_the_recipe_only_if_it_is_not_the_objectives_own() -> None:
-    own = Config(objective="siglip")
-    assert changed_fields(own.settled(), RECIPES["photos"]) == ["objective"]
-    assert changed_fields(Config(temperature=0.1, learnable=True), RECIPES["photos"]) == ["temperature", "learnable"]
+def test_default_temperature_of_the_loss_is_not_a_change() -> None:
+    config = Config(loss="siglip").with_loss_defaults()
+    assert diff_fields(config, RECIPES["photos"]) == ["loss"]
+    assert diff_fields(Config(temperature=0.1, learn_temperature=True), RECIPES["photos"]) == [
+        "temperature",
+        "learn_temperature",
+    ]
 
 
-def test_curves_say_of_which_instances_they_are(image_run: Path, modal_run: Path) -> None:
-    for runs, ending, note in (
-        ([image_run], "", "Of held-out instances."),
-        ([modal_run], ", trained-on instances", "Of instances that are trained on, not of new ones."),
-        ([image_run, modal_run], ", some trained on", "Of held-out instances; in modal-run of instances that are"),
+def test_curves_state_which_instances_are_measured(image_run: Path, modal_run: Path) -> None:
+    for runs, suffix, caption in (
+        ([image_run], "", "Measured on instances that are not trained on."),
+        ([modal_run], ", training instances", "Measured on training instances."),
+        ([image_run, modal_run], ", partly training instances", "not trained on; in modal-run on training instances."),
     ):
-        figures = {figure.title: figure.note for figure in curves(accounts(runs))[0]}
+        figures = {figure.title: figure.caption for figure in draw_metric_charts(load_summaries(runs))[0]}
         assert set(figures) == {
             "Loss",
-            *(f"{name}{ending}" for name in ("kNN", "Alignment", "Uniformity", "Rank", "RankMe")),
+            *(f"{name}{suffix}" for name in ("kNN", "Alignment", "Uniformity", "Rank", "RankMe")),
         }
-        assert note in figures[f"kNN{ending}"]
+        assert caption in figures[f"kNN{suffix}"]
         assert "instances" not in figures["Loss"]

@@ -1,4 +1,4 @@
-"""Parts of the loop against their slow or plain twins."""
+"""Optimizers, gradient caching and synchronized batch norm, compared with plain reference implementations."""
 
 import itertools
 import math
@@ -10,11 +10,19 @@ from torch import distributed as dist
 from torch import nn
 
 import manyviews as mv
-from manyviews import MVDHEL, Embedder, MVInfoNCE, get_encoder, get_objective
-from manyviews.training import LARS, RankBatchNorm, cached_backward, learning_rate, parameter_groups, synchronised
-from tests.ranks import on_ranks
+from manyviews.losses import MVDHELLoss, MVInfoNCELoss, get_loss
+from manyviews.models import Embedder, get_encoder
+from manyviews.training import (
+    LARS,
+    CPUSyncBatchNorm,
+    convert_sync_batch_norm,
+    grad_cache_backward,
+    parameter_groups,
+    warmup_cosine_lr,
+)
+from tests.helpers.distributed import on_ranks
 
-# optimisers
+# optimizers
 
 
 def slow_lars(
@@ -30,25 +38,25 @@ def slow_lars(
     return weight
 
 
-def test_lars_is_its_definition_and_its_state_resumes() -> None:
+def test_lars_matches_its_definition_and_its_state_resumes() -> None:
     torch.manual_seed(0)
     start = torch.randn(2, 3, dtype=torch.float64)
     gradients = torch.randn(6, 2, 3, dtype=torch.float64)
     weight = nn.Parameter(start.clone())
-    optimiser = LARS([weight], lr=0.7, momentum=0.8, weight_decay=0.1, trust=0.02)
-    for number, gradient in enumerate(gradients):
-        if number == 3:  # stop here, and go on with new objects
-            state = optimiser.state_dict()
+    optimizer = LARS([weight], lr=0.7, momentum=0.8, weight_decay=0.1, trust=0.02)
+    for i, gradient in enumerate(gradients):
+        if i == 3:  # stop here, and resume with new objects
+            state = optimizer.state_dict()
             weight = nn.Parameter(weight.detach().clone())
-            optimiser = LARS([weight], lr=0.1)
-            optimiser.load_state_dict(state)
+            optimizer = LARS([weight], lr=0.1)
+            optimizer.load_state_dict(state)
         weight.grad = gradient.clone()
-        optimiser.step()
+        optimizer.step()
     slow = slow_lars(start.flatten().tolist(), gradients.flatten(1).tolist(), 0.7, 0.8, 0.1, 0.02)
     torch.testing.assert_close(weight.detach().flatten(), torch.tensor(slow, dtype=torch.float64))
 
 
-def test_lars_leaves_biases_to_plain_sgd() -> None:
+def test_lars_uses_plain_sgd_for_biases() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(3, 2)
     twin = nn.Linear(3, 2)
@@ -56,15 +64,15 @@ def test_lars_leaves_biases_to_plain_sgd() -> None:
     lars = LARS(parameter_groups(layer, 0.5), lr=0.1)
     sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
-        for model, optimiser in ((layer, lars), (twin, sgd)):
-            optimiser.zero_grad()
+        for model, optimizer in ((layer, lars), (twin, sgd)):
+            optimizer.zero_grad()
             model(torch.ones(1, 3)).sum().backward()
-            optimiser.step()
+            optimizer.step()
     torch.testing.assert_close(layer.bias, twin.bias)
     assert not torch.equal(layer.weight, twin.weight)
 
 
-def test_lars_survives_zero_weights_and_gradients() -> None:
+def test_lars_is_finite_for_zero_weights_and_gradients() -> None:
     for weight, gradient in ((torch.zeros(2, 2), torch.ones(2, 2)), (torch.ones(2, 2), torch.zeros(2, 2))):
         parameter = nn.Parameter(weight.clone())
         parameter.grad = gradient
@@ -75,23 +83,23 @@ def test_lars_survives_zero_weights_and_gradients() -> None:
         LARS([parameter], lr=-1)
 
 
-def test_weights_decay_and_norms_and_biases_do_not() -> None:
+def test_only_weights_decay() -> None:
     model = Embedder(get_encoder("resnet-small"))
     decayed, free = parameter_groups(model, 1e-6)
     assert all(p.dim() > 1 for p in decayed["params"])
     assert (decayed["weight_decay"], free["weight_decay"]) == (1e-6, 0.0)
-    learned = sum(p.requires_grad for p in model.parameters())
-    assert len(decayed["params"]) + len(free["params"]) == learned
+    trainable = sum(p.requires_grad for p in model.parameters())
+    assert len(decayed["params"]) + len(free["params"]) == trainable
 
 
-def test_learning_rate_warms_up_and_falls_to_zero() -> None:
-    rates = [learning_rate(step, 100, 10, 2.0) for step in range(100)]
+def test_learning_rate_warms_up_and_decays_to_zero() -> None:
+    rates = [warmup_cosine_lr(step, 100, 10, 2.0) for step in range(100)]
     assert rates[:10] == pytest.approx([0.2 * (k + 1) for k in range(10)])
     assert rates[10] == 2.0
     assert all(a > b for a, b in itertools.pairwise(rates[10:]))
     assert 0 < rates[-1] < 0.01
-    assert learning_rate(100, 100, 10, 2.0) == pytest.approx(0)
-    assert learning_rate(0, 10, 0, 1.0) == 1.0
+    assert warmup_cosine_lr(100, 100, 10, 2.0) == pytest.approx(0)
+    assert warmup_cosine_lr(0, 10, 0, 1.0) == 1.0
 
 
 # gradient caching
@@ -101,41 +109,41 @@ def gradients(model: nn.Module) -> list[torch.Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("piece", [1, 5, 12, 100])
+@pytest.mark.parametrize("chunk_size", [1, 5, 12, 100])
 @pytest.mark.parametrize("name", ["mv-dhel", "pvc", "siglip"])
-def test_cached_gradients_are_those_of_the_whole_batch(name: str, piece: int) -> None:
+def test_cached_gradients_equal_those_of_the_full_batch(name: str, chunk_size: int) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
     views = torch.randn(12, 3, 6, dtype=torch.float64)
-    objective = get_objective(name, learnable=True).double()
-    plain = objective(model(views))
+    loss_fn = get_loss(name, learn_temperature=True).double()
+    plain = loss_fn(model(views))
     plain.backward()
-    expected = gradients(model), gradients(objective)
+    expected = gradients(model), gradients(loss_fn)
     model.zero_grad()
-    objective.zero_grad()
-    cached = cached_backward(model, views, objective, piece)
+    loss_fn.zero_grad()
+    cached = grad_cache_backward(model, views, loss_fn, chunk_size)
     torch.testing.assert_close(cached, plain.detach())
-    for a, b in zip([*expected[0], *expected[1]], [*gradients(model), *gradients(objective)], strict=True):
+    for a, b in zip([*expected[0], *expected[1]], [*gradients(model), *gradients(loss_fn)], strict=True):
         torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-12)
 
 
 def test_dropout_is_the_same_in_both_passes() -> None:
     torch.manual_seed(0)
     layer = nn.Linear(6, 40)
-    seen: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
 
     def embed(x: torch.Tensor) -> torch.Tensor:
-        seen.append(nn.functional.dropout(layer(x), 0.5))
-        return seen[-1]
+        outputs.append(nn.functional.dropout(layer(x), 0.5))
+        return outputs[-1]
 
-    cached_backward(embed, torch.randn(8, 2, 6), MVDHEL(), piece=4)
-    assert len(seen) == 4
-    for first, second in zip(seen[:2], seen[2:], strict=True):
+    grad_cache_backward(embed, torch.randn(8, 2, 6), MVDHELLoss(), chunk_size=4)
+    assert len(outputs) == 4
+    for first, second in zip(outputs[:2], outputs[2:], strict=True):
         assert torch.equal(first, second.detach())
-    assert not torch.equal(seen[0], seen[1])
+    assert not torch.equal(outputs[0], outputs[1])
 
 
-def test_running_statistics_move_once_a_piece() -> None:
+def test_running_statistics_are_updated_once_per_chunk() -> None:
     torch.manual_seed(0)
     views = torch.randn(8, 2, 3, 4, 4)
     norm = nn.BatchNorm2d(3)
@@ -143,27 +151,27 @@ def test_running_statistics_move_once_a_piece() -> None:
     model = Embedder(encoder, nn.Linear(12, 5), dim=12)
     twin = nn.BatchNorm2d(3)
     with torch.no_grad():
-        for part in views.split(4):
-            twin(encoder[0](part.flatten(0, 1)))
-    cached_backward(lambda v: model(v).z, views, MVInfoNCE(), piece=4, model=model)
+        for chunk in views.split(4):
+            twin(encoder[0](chunk.flatten(0, 1)))
+    grad_cache_backward(lambda v: model(v).z, views, MVInfoNCELoss(), chunk_size=4, model=model)
     torch.testing.assert_close(norm.running_mean, twin.running_mean)
     torch.testing.assert_close(norm.running_var, twin.running_var)
     assert norm.num_batches_tracked == 2
     assert norm.momentum == 0.1
 
 
-def test_groups_of_sizes_are_cut_alike() -> None:
+def test_view_groups_of_different_sizes_are_chunked_together() -> None:
     torch.manual_seed(0)
     model = Embedder(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(3, 4), dim=3)
     groups = [torch.rand(6, 2, 3, 8, 8), torch.rand(6, 1, 3, 4, 4)]
-    MVDHEL()(model(groups).z).backward()
+    MVDHELLoss()(model(groups).z).backward()
     expected = gradients(model)
     model.zero_grad()
-    cached_backward(lambda v: model(v).z, groups, MVDHEL(), piece=2)
+    grad_cache_backward(lambda v: model(v).z, groups, MVDHELLoss(), chunk_size=2)
     for a, b in zip(expected, gradients(model), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-7)
-    with pytest.raises(ValueError, match="piece must be >= 1"):
-        cached_backward(lambda v: model(v).z, groups, MVDHEL(), piece=0)
+    with pytest.raises(ValueError, match="chunk_size must be >= 1, got 0"):
+        grad_cache_backward(lambda v: model(v).z, groups, MVDHELLoss(), chunk_size=0)
 
 
 # batch norm over ranks
@@ -179,65 +187,67 @@ def batch() -> torch.Tensor:
 
 
 def step(model: nn.Module, views: torch.Tensor) -> dict[str, torch.Tensor]:
-    loss = MVInfoNCE(learnable=False)(model(views).z)
+    loss = MVInfoNCELoss(learn_temperature=False)(model(views).z)
     loss.backward()
-    found = {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return found | dict(model.named_buffers()) | {"loss": loss.detach()}
+    tensors = {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return tensors | dict(model.named_buffers()) | {"loss": loss.detach()}
 
 
 def step_on_ranks(rank: int, world: int) -> dict[str, torch.Tensor]:
-    model = synchronised(encoder(), "cpu")
-    found = step(model, batch().chunk(world)[rank])
-    for name, value in found.items():
+    model = convert_sync_batch_norm(encoder(), "cpu")
+    tensors = step(model, batch().chunk(world)[rank])
+    for name, value in tensors.items():
         if name.startswith("gradient"):
             dist.all_reduce(value)
             value.div_(world)
-    return found
+    return tensors
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_batch_norm_over_ranks_trains_as_one_process(world: int, tmp_path: Path) -> None:
+def test_synchronized_batch_norm_trains_as_one_process(world: int, tmp_path: Path) -> None:
     expected = step(encoder(), batch())
-    for found in on_ranks(world, step_on_ranks, tmp_path):
-        assert set(found) == set(expected)
+    for actual in on_ranks(world, step_on_ranks, tmp_path):
+        assert set(actual) == set(expected)
         for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-8, msg=lambda m, n=name: f"{n}: {m}")
+            torch.testing.assert_close(actual[name], value, rtol=1e-6, atol=1e-8, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def far_from_zero(rank: int, world: int) -> torch.Tensor:
+def normalize_far_from_zero(rank: int, world: int) -> torch.Tensor:
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) + 1000
-    return RankBatchNorm(3)(x.chunk(world)[rank]).detach()
+    return CPUSyncBatchNorm(3)(x.chunk(world)[rank]).detach()
 
 
-def test_batch_norm_over_ranks_keeps_its_digits_far_from_zero(tmp_path: Path) -> None:
+def test_synchronized_batch_norm_is_accurate_far_from_zero(tmp_path: Path) -> None:
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) + 1000
-    found = torch.cat(on_ranks(2, far_from_zero, tmp_path))
-    torch.testing.assert_close(found, nn.BatchNorm1d(3)(x).detach(), rtol=0, atol=2e-3)
+    actual = torch.cat(on_ranks(2, normalize_far_from_zero, tmp_path))
+    torch.testing.assert_close(actual, nn.BatchNorm1d(3)(x).detach(), rtol=0, atol=2e-3)
 
 
-def test_synchronised_keeps_parameters_names_and_single_process_behaviour() -> None:
+def test_convert_sync_batch_norm_keeps_parameters_and_single_process_output() -> None:
     plain, model = encoder(), encoder()
     before = {name: id(p) for name, p in model.named_parameters()}
-    model = synchronised(model, "cpu")
+    model = convert_sync_batch_norm(model, "cpu")
     assert {name: id(p) for name, p in model.named_parameters()} == before
-    assert any(isinstance(m, RankBatchNorm) for m in model.modules())
+    assert any(isinstance(m, CPUSyncBatchNorm) for m in model.modules())
     assert torch.equal(plain(batch()).z, model(batch()).z)
 
     class Activated(nn.BatchNorm2d):
         pass
 
-    with pytest.raises(ValueError, match=r"1 is a Activated, which cannot be synchronised.*--no-sync-batch-norm"):
-        synchronised(nn.Sequential(nn.Conv2d(3, 3, 1), Activated(3)), "cpu")
-    with pytest.raises(ValueError, match="batch norm needs"):
-        RankBatchNorm(3)(torch.zeros(3))
+    with pytest.raises(ValueError, match=r"1 is of type Activated, which cannot be synchronized.*--no-sync-batch-norm"):
+        convert_sync_batch_norm(nn.Sequential(nn.Conv2d(3, 3, 1), Activated(3)), "cpu")
+    with pytest.raises(ValueError, match="batch norm requires"):
+        CPUSyncBatchNorm(3)(torch.zeros(3))
 
 
-def test_a_learned_temperature_moves_at_a_share_of_the_rate(tmp_path: Path) -> None:
-    """At the rate of the weights, siglip's became infinite within five steps of the default recipe."""
-    groups = parameter_groups(nn.ModuleList([nn.Linear(3, 4), mv.SigLIP()]), 1e-6)
+def test_learned_temperature_uses_a_fraction_of_the_learning_rate(tmp_path: Path) -> None:
+    """At the full rate, SigLIP's temperature becomes infinite within five steps of the default recipe."""
+    groups = parameter_groups(nn.ModuleList([nn.Linear(3, 4), mv.SigLIPLoss()]), 1e-6)
     assert [(len(group["params"]), group.get("share")) for group in groups] == [(1, None), (1, None), (2, 0.01)]
-    config = mv.Config(objective="siglip", epochs=1, limit=512, batch_size=64, held_out=0, probe=False, threads=1)
+    config = mv.Config(
+        loss="siglip", epochs=1, max_instances=512, batch_size=64, monitor_size=0, evaluate_at_end=False, cpu_threads=1
+    )
     run = mv.train(config, output=tmp_path / "run")
-    rates = [row["temperature"] for row in run.metrics]
-    assert all(0.05 < rate < 0.5 for rate in rates)
-    assert len(set(rates)) == len(rates)
+    temperatures = [row["temperature"] for row in run.read_metrics()]
+    assert all(0.05 < temperature < 0.5 for temperature in temperatures)
+    assert len(set(temperatures)) == len(temperatures)

@@ -1,4 +1,4 @@
-"""A process ends with the one that started it: by the kernel's signal on Linux, by a thread elsewhere."""
+"""A process ends with its parent: by a signal of the kernel on Linux, by a thread elsewhere."""
 
 import os
 import signal
@@ -18,19 +18,19 @@ time.sleep(300)
 PARENT = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', *sys.argv[1:]]); time.sleep(300)"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="takes Linux for what it is and for another system")
+@pytest.mark.skipif(sys.platform != "linux", reason="simulates other systems on Linux")
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-def test_a_process_ends_with_its_killed_parent(platform: str) -> None:
+def test_process_ends_when_its_parent_is_killed(platform: str) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, CHILD, platform], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     assert parent.stdout.readline() == "ready\n"
     parent.kill()
-    said, _ = parent.communicate(timeout=60)  # the child has the pipe too: it is closed when the child has ended
-    assert said == ""
+    output, _ = parent.communicate(timeout=60)  # returns when the child, which has the pipe too, has ended
+    assert output == ""
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals are POSIX's")
-def test_a_parent_that_ended_before_is_noticed() -> None:
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_process_ends_if_its_parent_has_already_ended() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     environment = {**os.environ, "MANYVIEWS_PARENT_PID": str(ended.pid)}

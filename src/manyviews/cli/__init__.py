@@ -1,4 +1,4 @@
-"""The command line: `manyviews train`, `evaluate`, `reproduce`, `embed`, `neighbours`, `export`, `data`, ..."""
+"""The command line: `manyviews train`, `evaluate`, `report`, `reproduce`, `embed`, `search`, `export`, ..."""
 
 import os
 import signal
@@ -7,10 +7,10 @@ from typing import TextIO
 
 
 def main() -> None:
-    """Run a command. What it needs is imported in here, so that Ctrl-C ends that quietly too."""
+    """Run a command. Its imports happen in here, so that Ctrl-C during them exits without a traceback too."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
-    from manyviews.cli.commands import run_command
+    from manyviews.cli.app import run_command
 
     try:
         sys.exit(run_command())
@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _flush(stream: TextIO | None) -> None:
-    """Write what is left, or drop it: else the interpreter tries again when it ends, and complains."""
+    """Flush a stream, or discard its buffer: otherwise the interpreter tries again at exit and prints an error."""
     if stream is None or stream.closed:
         return
     try:

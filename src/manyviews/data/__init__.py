@@ -1,21 +1,44 @@
-"""Instances: images or features, labels if any; where they come from and how they are checked."""
+"""Datasets: one module per file format, and the classes that hold instances."""
 
-from manyviews.data.dataset import Dataset, DatasetError, DatasetWarning, Split
-from manyviews.data.doubts import suspicious
-from manyviews.data.files import BadImageError, ImageFiles, pixels, read_image
-from manyviews.data.load import data_home, load_dataset, path_of
+from manyviews.data.dataset import (
+    IMAGE_MODALITY,
+    Dataset,
+    DatasetDict,
+    DatasetError,
+    DatasetWarning,
+    check_split,
+    get_canonical_split,
+    select_rows,
+)
+from manyviews.data.image_files import IMAGE_EXTENSIONS, CorruptImageError, LazyImages, pil_to_tensor, read_image
+from manyviews.data.image_folder import SkipCallback, walk_images
+from manyviews.data.inspection import find_problems, measure_images
+from manyviews.data.load import as_path, get_data_home, is_image_folder, load_dataset
+from manyviews.data.safe_pickle import check_tensor_pickle
+from manyviews.data.sentiment_features import is_merbench
 
 __all__ = [
-    "BadImageError",
+    "IMAGE_EXTENSIONS",
+    "IMAGE_MODALITY",
+    "CorruptImageError",
     "Dataset",
+    "DatasetDict",
     "DatasetError",
     "DatasetWarning",
-    "ImageFiles",
-    "Split",
-    "data_home",
+    "LazyImages",
+    "SkipCallback",
+    "as_path",
+    "check_split",
+    "check_tensor_pickle",
+    "find_problems",
+    "get_canonical_split",
+    "get_data_home",
+    "is_image_folder",
+    "is_merbench",
     "load_dataset",
-    "path_of",
-    "pixels",
+    "measure_images",
+    "pil_to_tensor",
     "read_image",
-    "suspicious",
+    "select_rows",
+    "walk_images",
 ]

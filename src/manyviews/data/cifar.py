@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their official Python layout: a folder, a .tar.gz, or the official download."""
+"""CIFAR-10 and CIFAR-100 in the official Python layout: a folder, a .tar.gz archive, or the download."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from manyviews.data.dataset import IMAGE, Dataset, DatasetError, Split
-from manyviews.data.download import check, download
-from manyviews.data.pickles import load_numpy_pickle
-from manyviews.utils.budget import Budget
-from manyviews.utils.untrusted import check_regular, open_regular
+from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError
+from manyviews.data.download import download, verify_md5
+from manyviews.data.safe_pickle import load_numpy_pickle
+from manyviews.utils import Budget, check_regular, describe_type, open_regular
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where things are in one of the two sets."""
+class CifarSpec:
+    """File names, keys and checksum of one of the two datasets."""
 
     name: str
     folder: str
@@ -35,12 +34,12 @@ class Layout:
     names: bytes
 
     @property
-    def address(self) -> str:
+    def url(self) -> str:
         return f"https://www.cs.toronto.edu/~kriz/{self.archive}"
 
 
-LAYOUTS = {
-    "cifar10": Layout(
+CIFAR_SPECS = {
+    "cifar10": CifarSpec(
         "cifar10",
         "cifar-10-batches-py",
         "cifar-10-python.tar.gz",
@@ -51,7 +50,7 @@ LAYOUTS = {
         b"labels",
         b"label_names",
     ),
-    "cifar100": Layout(
+    "cifar100": CifarSpec(
         "cifar100",
         "cifar-100-python",
         "cifar-100-python.tar.gz",
@@ -64,87 +63,88 @@ LAYOUTS = {
     ),
 }
 
-Open = Callable[[str], tuple[IO[bytes], int]]
-"""From the name of a file to its content and its size."""
+OpenMember = Callable[[str], tuple[IO[bytes], int]]
+"""Maps the name of a file to its content and its size."""
 
 
-def load_cifar(name: str, root: Path) -> Dataset:
-    """From `root`: the folder or the archive, which is downloaded if neither is there."""
-    layout = LAYOUTS[name]
-    if (root / layout.folder).is_dir():
-        return from_folder(root / layout.folder, layout)
-    archive = root / layout.archive
+def load_cifar(name: str, root: Path) -> DatasetDict:
+    """Load from the folder or the archive in `root`; download the archive if neither exists."""
+    spec = CIFAR_SPECS[name]
+    if (root / spec.folder).is_dir():
+        return load_cifar_folder(root / spec.folder, spec)
+    archive = root / spec.archive
     if not archive.exists():
-        download(layout.address, archive, layout.md5)
-    return from_archive(archive, layout)
+        download(spec.url, archive, spec.md5)
+    return load_cifar_archive(archive, spec)
 
 
-def layout_of(path: Path) -> Layout | None:
-    """Which set a folder or an archive is, by its name or what is in it."""
-    for layout in LAYOUTS.values():
-        if path.name == layout.archive or ((path / layout.meta).is_file() and (path / layout.test).is_file()):
-            return layout
+def detect_cifar(path: Path) -> CifarSpec | None:
+    """Detect by name or content whether a path is a CIFAR folder or archive, and which one."""
+    for spec in CIFAR_SPECS.values():
+        if path.name == spec.archive or ((path / spec.meta).is_file() and (path / spec.test).is_file()):
+            return spec
     return None
 
 
-def from_folder(folder: Path, layout: Layout) -> Dataset:
-    return _read(layout, lambda name: (open_regular(folder / name), (folder / name).stat().st_size), str(folder))
+def load_cifar_folder(folder: Path, spec: CifarSpec) -> DatasetDict:
+    return _parse_batches(spec, lambda name: (open_regular(folder / name), (folder / name).stat().st_size), str(folder))
 
 
-def from_archive(archive: Path, layout: Layout) -> Dataset:
-    """Straight from the archive, in one pass: nothing is unpacked to disk."""
+def load_cifar_archive(archive: Path, spec: CifarSpec) -> DatasetDict:
+    """Load from the archive in one pass; nothing is unpacked to disk."""
     budget = Budget(archive, check_regular(archive))
-    check(archive, layout.md5)
-    wanted = {f"{layout.folder}/{name}": name for name in (*layout.train, layout.test, layout.meta)}
-    held: dict[str, bytes] = {}
+    verify_md5(archive, spec.md5)
+    wanted = {f"{spec.folder}/{name}": name for name in (*spec.train, spec.test, spec.meta)}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(archive) as tar:
             for member in tar:
                 if member.name in wanted and (file := tar.extractfile(member)) is not None:
                     budget.take(member.size)
-                    held[wanted[member.name]] = file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:  # a KeyError of links to nothing
-        raise DatasetError(f"{archive} is no whole archive: {error}") from error
-    return _read(layout, lambda name: (BytesIO(held[name]), len(held[name])), str(archive))
+                    contents[wanted[member.name]] = file.read()
+    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:  # KeyError: a dangling link
+        raise DatasetError(f"{archive} is truncated or corrupt: {error}") from error
+    return _parse_batches(spec, lambda name: (BytesIO(contents[name]), len(contents[name])), str(archive))
 
 
-def _read(layout: Layout, opened: Open, where: str) -> Dataset:
-    def content(name: str) -> dict[bytes, Any]:
+def _parse_batches(spec: CifarSpec, open_member: OpenMember, source: str) -> DatasetDict:
+    def read_file(name: str) -> dict[bytes, Any]:
         try:
-            file, size = opened(name)
+            file, size = open_member(name)
             with file:
-                held = load_numpy_pickle(file, f"{where}/{name}", size)
+                content = load_numpy_pickle(file, f"{source}/{name}", size)
         except (KeyError, FileNotFoundError) as error:
-            raise DatasetError(f"{where} holds no {name}: {layout.name} is not complete there") from error
-        if not isinstance(held, dict):
-            raise DatasetError(f"{where}/{name} holds a {type(held).__name__}, not the dict of a {layout.name} batch")
-        return held
+            raise DatasetError(f"{source} has no {name}: {spec.name} is incomplete") from error
+        if not isinstance(content, dict):
+            raise DatasetError(
+                f"{source}/{name} must hold the dict of a {spec.name} batch, got {describe_type(content)}"
+            )
+        return content
 
-    def split(names: Iterable[str]) -> Split:
+    def read_split(names: Iterable[str]) -> Dataset:
         pixels: list[np.ndarray] = []
         labels: list[int] = []
         for name in names:
-            batch = content(name)
-            data, label = batch.get(b"data"), batch.get(layout.label)
+            batch = read_file(name)
+            data, label = batch.get(b"data"), batch.get(spec.label)
             if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
-                raise DatasetError(f"{where}/{name}: expected uint8 data (n, 3072)")
+                raise DatasetError(f"{source}/{name}: expected uint8 data (n, 3072)")
             label = label.tolist() if isinstance(label, np.ndarray) else label
-            known = range(len(classes))
             if (
                 not isinstance(label, list)
                 or len(label) != len(data)
-                or any(type(y) is not int or y not in known for y in label)
+                or any(type(y) is not int or y not in range(len(classes)) for y in label)
             ):
                 raise DatasetError(
-                    f"{where}/{name}: expected {len(data)} {layout.label.decode()} from 0 to {len(classes) - 1}"
+                    f"{source}/{name}: expected {len(data)} {spec.label.decode()} from 0 to {len(classes) - 1}"
                 )
             pixels.append(data)
             labels += label
         images = torch.from_numpy(np.concatenate(pixels)).view(-1, 3, 32, 32)
-        return Split({IMAGE: images}, torch.tensor(labels, dtype=torch.int64))
+        return Dataset({IMAGE_MODALITY: images}, torch.tensor(labels, dtype=torch.int64))
 
-    names = content(layout.meta).get(layout.names)
+    names = read_file(spec.meta).get(spec.names)
     if not isinstance(names, list) or not all(isinstance(name, bytes) for name in names):
-        raise DatasetError(f"{where}/{layout.meta} names no classes")
+        raise DatasetError(f"{source}/{spec.meta} has no list of class names")
     classes = tuple(name.decode(errors="replace") for name in names)
-    return Dataset(layout.name, {"train": split(layout.train), "test": split([layout.test])}, classes)
+    return DatasetDict(spec.name, {"train": read_split(spec.train), "test": read_split([spec.test])}, classes)

@@ -1,4 +1,4 @@
-"""A file from its official address: resumed if it broke off, checked, and there whole or not at all."""
+"""Resumable, checksum-verified, atomic downloads."""
 
 from __future__ import annotations
 
@@ -12,64 +12,61 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from manyviews.data.dataset import DatasetError
-from manyviews.utils.stderr import STDERR
-from manyviews.utils.untrusted import open_regular
+from manyviews.utils import STDERR, open_regular
 
-BLOCK = 2**20
+CHUNK_BYTES = 2**20
 
 
-def check(file: Path, md5: str) -> None:
-    """Raise if the file is not the one with that checksum."""
+def verify_md5(file: Path, md5: str) -> None:
+    """Raise if the file has another checksum."""
     digest = hashlib.md5(usedforsecurity=False)
     with open_regular(file) as content:
-        while block := content.read(BLOCK):
-            digest.update(block)
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
     if digest.hexdigest() != md5:
         raise DatasetError(
-            f"{file} has the MD5 checksum {digest.hexdigest()}, expected {md5}: it is broken or another file; "
-            "delete it and fetch it again"
+            f"{file} has the MD5 checksum {digest.hexdigest()}, expected {md5}: it is corrupt or a different file; "
+            "delete it and download it again"
         )
 
 
-def download(address: str, file: Path, md5: str) -> None:
-    """Fetch to `file` by way of `file`.part, from where an earlier attempt broke off.
+def download(url: str, file: Path, md5: str) -> None:
+    """Download to `file` through `file`.part; an interrupted download is resumed.
 
-    Of several processes one fetches, and the others wait for it.
+    If several processes call this, one downloads and the others wait.
     """
-    part = file.with_name(file.name + ".part")
+    partial = file.with_name(file.name + ".part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with _held(part):
-            if file.exists():  # another process was first
+        with _lock_download(partial):
+            if file.exists():  # another process downloaded it
                 return
-            _fetch(address, part, file.name)
+            _download_rest(url, partial, file.name)
             try:
-                check(part, md5)
+                verify_md5(partial, md5)
             except DatasetError:
-                part.unlink()
+                partial.unlink()
                 raise
-            part.rename(file)
+            partial.rename(file)
     except (OSError, http.client.HTTPException) as error:
-        raise DatasetError(
-            f"cannot download {address} ({error}): fetch it where you can and put it at {file}"
-        ) from error
+        raise DatasetError(f"cannot download {url} ({error}): download it elsewhere and put it at {file}") from error
 
 
 @contextmanager
-def _held(part: Path) -> Iterator[None]:
-    """Hold the part, where the system can (not on Windows), so that no other process writes to it."""
+def _lock_download(partial: Path) -> Iterator[None]:
+    """Lock the partial file (not on Windows), so that no other process writes to it."""
     if os.name == "nt":
         yield
         return
     import fcntl
 
     while True:
-        with part.open("ab") as handle:
+        with partial.open("ab") as handle:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(handle, fcntl.LOCK_EX)
-            # Who held it before may have renamed or deleted it: then this is the part no longer.
+            # The previous owner may have renamed or deleted the file: then the lock is on the wrong file.
             try:
-                if not os.path.samestat(os.fstat(handle.fileno()), part.stat()):
+                if not os.path.samestat(os.fstat(handle.fileno()), partial.stat()):
                     continue
             except FileNotFoundError:
                 continue
@@ -77,40 +74,38 @@ def _held(part: Path) -> Iterator[None]:
                 yield
             finally:
                 with suppress(FileNotFoundError):
-                    if not part.stat().st_size:
-                        part.unlink()
+                    if not partial.stat().st_size:
+                        partial.unlink()
             return
 
 
-def _fetch(address: str, part: Path, name: str) -> None:
-    """Append to the part what is missing of it."""
+def _download_rest(url: str, partial: Path, name: str) -> None:
+    """Append the missing bytes to the partial file."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = TextColumn(name, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    done = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(address, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310 (ours)
+    offset = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={offset}-"} if offset else {})  # noqa: S310
     try:
         with (
-            urllib.request.urlopen(request, timeout=30) as answer,  # noqa: S310
+            urllib.request.urlopen(request, timeout=30) as response,  # noqa: S310
             Progress(*columns, console=Console(file=STDERR)) as progress,
         ):
-            resumed = answer.status == 206
-            done = done if resumed else 0
-            length = answer.headers.get("Content-Length", "")
-            total = int(length) + done if length.isdecimal() else None
-            task = progress.add_task("", total=total, completed=done)
-            with part.open("ab" if resumed else "wb") as out:
-                while block := answer.read(BLOCK):
-                    out.write(block)
-                    progress.advance(task, len(block))
+            resumed = response.status == 206
+            offset = offset if resumed else 0
+            length = response.headers.get("Content-Length", "")
+            total = int(length) + offset if length.isdecimal() else None
+            task = progress.add_task("", total=total, completed=offset)
+            with partial.open("ab" if resumed else "wb") as out:
+                while chunk := response.read(CHUNK_BYTES):
+                    out.write(chunk)
+                    progress.advance(task, len(chunk))
                 out.flush()
                 os.fsync(out.fileno())
     except urllib.error.HTTPError as error:
-        if error.code != 416 or not done:  # 416: nothing is missing from the part
+        if error.code != 416 or not offset:  # 416: the partial file is complete
             raise
     else:
-        if total is not None and (here := part.stat().st_size) < total:
-            raise DatasetError(
-                f"the download of {address} broke off at {here:,} of {total:,} bytes: try again, it goes on from there"
-            )
+        if total is not None and (size := partial.stat().st_size) < total:
+            raise DatasetError(f"the download of {url} stopped at {size:,} of {total:,} bytes: run it again to resume")

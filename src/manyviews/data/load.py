@@ -1,146 +1,150 @@
-"""One call for every data set."""
+"""Load any dataset by its name or path."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from manyviews.data import arrays, bundles, cifar, embedded, files, sentiment
-from manyviews.data.dataset import Dataset, DatasetError, DatasetWarning
-from manyviews.utils.budget import BudgetError
-from manyviews.utils.text import describe_type
+from manyviews.data.builtin import load_digits, load_photos
+from manyviews.data.cifar import CIFAR_SPECS, detect_cifar, load_cifar, load_cifar_archive, load_cifar_folder
+from manyviews.data.dataset import DatasetDict, DatasetError, DatasetWarning
+from manyviews.data.image_arrays import load_arrays
+from manyviews.data.image_folder import load_image_folder
+from manyviews.data.multimodal_arrays import load_matlab_views
+from manyviews.data.sentiment_features import is_merbench, load_merbench, load_pickle
+from manyviews.utils import BudgetError, describe_type, suggest
 
-NAMED = ("photos", "digits", *cifar.LAYOUTS)
-ELSEWHERE = ("imagenet", "imagenet100", "imagenet1k", "ch-sims", "cmu-mosei")
-"""Data sets that have recipes, and no address to download them from."""
-MOST_NOTES = 10
-"""Of a bundle's, that are warned of."""
-NO_SUBFOLDERS = "classes selects subfolders of a folder of images, which {} is not"
+BUILTIN_DATASETS = ("photos", "digits", *CIFAR_SPECS)
+MANUAL_DATASETS = ("imagenet", "imagenet100", "imagenet1k", "ch-sims", "cmu-mosei")
+"""Datasets that have recipes but cannot be downloaded automatically."""
+MAX_WARNINGS = 10
+"""Maximum number of a dataset's warnings that are raised as `DatasetWarning`."""
+CLASS_LIST_ERROR = "a class list selects subfolders of an image folder, and {} is not an image folder"
 
 
-def data_home() -> Path:
-    """Where named data sets are kept: $MANYVIEWS_DATA, else the user's cache.
+def get_data_home() -> Path:
+    """Get the folder of downloaded datasets: $MANYVIEWS_DATA or ~/.cache/manyviews.
 
     Examples:
-        >>> data_home().is_absolute()
+        >>> get_data_home().is_absolute()
         True
     """
     return Path(os.environ.get("MANYVIEWS_DATA") or "~/.cache/manyviews").expanduser()
 
 
-def path_of(source: str | Path) -> Path | None:
-    """The path that a source is, or None if it is the name of a data set, as a text that is one always is.
+def as_path(source: str | Path) -> Path | None:
+    """Convert `source` to a path, or None if it is the name of a built-in dataset (strings always prefer the name).
 
     Examples:
-        >>> path_of("photos"), str(path_of("./photos"))
+        >>> as_path("photos"), str(as_path("./photos"))
         (None, 'photos')
     """
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(
-            f"data must be a name ({', '.join(NAMED)}) or a path, got {describe_type(source)}: write its images to a "
-            "folder, or its arrays to a file with numpy.savez(PATH, images=..., labels=...), and give the path"
+            f"data must be a name ({', '.join(BUILTIN_DATASETS)}) or a path, got {describe_type(source)}: "
+            "save its images in a folder, or its arrays in a file with numpy.savez(PATH, images=..., labels=...), "
+            "and pass the path"
         )
     path = Path(source).expanduser()
-    return None if str(source) in NAMED and not (isinstance(source, Path) and path.exists()) else path
+    return None if str(source) in BUILTIN_DATASETS and not (isinstance(source, Path) and path.exists()) else path
 
 
-def is_plain_folder(path: Path) -> bool:
-    """Whether a path is a folder laid out neither as CIFAR's nor as MERBench's: of images, if it holds anything."""
-    known = [path, *(path / layout.folder for layout in cifar.LAYOUTS.values())]
-    return path.is_dir() and not any(map(cifar.layout_of, known)) and not sentiment.is_merbench(path)
+def is_image_folder(path: Path) -> bool:
+    """Return whether a path is a folder with a layout other than CIFAR's or MERBench's."""
+    candidates = [path, *(path / spec.folder for spec in CIFAR_SPECS.values())]
+    return path.is_dir() and not any(map(detect_cifar, candidates)) and not is_merbench(path)
 
 
 def load_dataset(
     source: str | Path,
     *,
-    classes: str | Path | None = None,
-    strict: bool = False,
-    follow_links: bool = False,
-) -> Dataset:
-    """A data set by its name or its path; what had to be left out or changed is a `DatasetWarning`.
+    class_list: str | Path | None = None,
+    raise_on_corrupt: bool = False,
+    follow_symlinks: bool = False,
+) -> DatasetDict:
+    """Load a dataset by its name or path; data that is left out or changed raises a `DatasetWarning`.
 
     Args:
-        source: "photos" or "digits" (in the package), "cifar10" or "cifar100" (in `data_home()`, downloaded if need
-            be), or a path: a folder of images, a CIFAR folder or archive, a .npz or .npy file of images, or a bundle of
-            features (.npz, .pkl, .mat, or a folder of MERBench). "./photos" is a path.
-        classes: a text file that names the classes (subfolders) to take, one a line.
-        strict: a broken image is an error, instead of being named and left out.
-        follow_links: take images behind links that lead out of the folder.
+        source: "photos" or "digits" (built in), "cifar10" or "cifar100" (downloaded once to `get_data_home()`), or a
+            path: a folder of images, a CIFAR folder or archive, a .npz or .npy file of images, or multimodal features
+            (.npz, .pkl, .mat, or a MERBench folder). "./photos" is a path.
+        class_list: text file with the classes (subfolders) to load, one per line.
+        raise_on_corrupt: raise an error for a corrupt image, instead of leaving it out with a warning.
+        follow_symlinks: load images behind links that lead out of the folder.
 
     Raises:
-        DatasetError: the data is not there, or not what it should be.
+        DatasetError: the data does not exist or is invalid.
 
     Examples:
         >>> load_dataset("photos")["test"]
-        Split({'image': (1000, 3, 32, 32)}, labels)
+        Dataset({'image': (1000, 3, 32, 32)}, labels)
     """
-    path, name = path_of(source), str(source)
+    path, name = as_path(source), str(source)
     if path is None:
-        return _named(name, classes)
-    if name in ELSEWHERE and not path.exists():
-        raise DatasetError(f"{name} cannot be downloaded from here: get it and give its path (--data PATH)")
+        return _load_builtin(name, class_list)
+    if name in MANUAL_DATASETS and not path.exists():
+        raise DatasetError(f"{name} cannot be downloaded automatically: download it and pass its path (--data PATH)")
     if not path.exists():
-        near = difflib.get_close_matches(name, NAMED, n=1)
-        hint = f": did you mean {near[0]}?" if near else "."
-        raise DatasetError(f"no data set {name!r}{hint} It is neither a path nor one of {', '.join(NAMED)}")
+        raise DatasetError(f"no dataset or path {name!r}{suggest(name, BUILTIN_DATASETS)}")
     with _translate_errors(name):
-        if is_plain_folder(path):
-            return files.load_folder(path, Path(classes) if classes else None, strict, follow_links)
-        if classes is not None:
-            raise DatasetError(NO_SUBFOLDERS.format(name))
-        data = _laid_out(path)
-    for note in data.notes[:MOST_NOTES]:
-        warnings.warn(note, DatasetWarning, stacklevel=2)
-    if (more := len(data.notes) - MOST_NOTES) > 0:
-        warnings.warn(f"{path}: {more} more, which `manyviews data` shows", DatasetWarning, stacklevel=2)
+        if is_image_folder(path):
+            return load_image_folder(path, Path(class_list) if class_list else None, raise_on_corrupt, follow_symlinks)
+        if class_list is not None:
+            raise DatasetError(CLASS_LIST_ERROR.format(name))
+        data = _load_path(path)
+    for message in data.warnings[:MAX_WARNINGS]:
+        warnings.warn(message, DatasetWarning, stacklevel=2)
+    if (more := len(data.warnings) - MAX_WARNINGS) > 0:
+        warnings.warn(f"{path}: {more} more warnings, shown by `manyviews inspect`", DatasetWarning, stacklevel=2)
     return data
 
 
 @contextmanager
 def _translate_errors(source: str) -> Iterator[None]:
-    """Turn whatever a reader raises into a `DatasetError`."""
+    """Convert any error of a reader to a `DatasetError`."""
     try:
         yield
     except (DatasetError, Warning):
         raise
     except (BudgetError, OSError) as error:
         raise DatasetError(str(error)) from error
-    # A file that was made to break its reader fails in any way.
+    # A hostile file can make its reader raise anything.
     except Exception as error:
         raise DatasetError(f"cannot read {source}: {error!r}") from error
 
 
-def _laid_out(path: Path) -> Dataset:
-    """A file, or a folder of CIFAR or MERBench."""
-    layout = cifar.layout_of(path)
-    if layout is not None:
-        return cifar.from_folder(path, layout) if path.is_dir() else cifar.from_archive(path, layout)
+def _load_path(path: Path) -> DatasetDict:
+    """Load a file, or a folder of CIFAR or MERBench."""
+    spec = detect_cifar(path)
+    if spec is not None:
+        return load_cifar_folder(path, spec) if path.is_dir() else load_cifar_archive(path, spec)
     if path.is_dir():
-        inside = [path / known.folder for known in cifar.LAYOUTS.values() if cifar.layout_of(path / known.folder)]
-        if len(inside) > 1:
-            raise DatasetError(f"{path} holds more than one CIFAR: name one of {', '.join(map(str, inside))}")
-        return _laid_out(inside[0]) if inside else sentiment.load_merbench(path)
+        folders = [path / spec.folder for spec in CIFAR_SPECS.values() if detect_cifar(path / spec.folder)]
+        if len(folders) > 1:
+            raise DatasetError(f"{path} has more than one CIFAR: choose one of {', '.join(map(str, folders))}")
+        return _load_path(folders[0]) if folders else load_merbench(path)
     if path.suffix.lower() in (".npz", ".npy"):
-        return arrays.load_arrays(path)
+        return load_arrays(path)
     if path.suffix.lower() in (".pkl", ".pickle"):
-        return sentiment.load_pickle(path)
+        return load_pickle(path)
     if path.suffix.lower() == ".mat":
-        return bundles.load_mat(path)
-    raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or an archive of CIFAR")
+        return load_matlab_views(path)
+    raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or a CIFAR archive")
 
 
-def _named(name: str, classes: str | Path | None) -> Dataset:
-    """A data set by its name, whatever lies in the working directory."""
+def _load_builtin(name: str, class_list: str | Path | None) -> DatasetDict:
+    """Load a built-in dataset, even if the working directory has a file of that name."""
     if Path(name).exists():
         kind = "folder" if Path(name).is_dir() else "file"
-        warnings.warn(f"{name} is the data set of that name: write ./{name} for the {kind} here", stacklevel=3)
-    if classes is not None:
-        raise DatasetError(NO_SUBFOLDERS.format(name))
-    if name in cifar.LAYOUTS:
+        warnings.warn(
+            f"{name} is the built-in dataset: use ./{name} for the {kind} in the working directory", stacklevel=3
+        )
+    if class_list is not None:
+        raise DatasetError(CLASS_LIST_ERROR.format(name))
+    if name in CIFAR_SPECS:
         with _translate_errors(name):
-            return cifar.load_cifar(name, data_home())
-    return embedded.photos() if name == "photos" else embedded.digits()
+            return load_cifar(name, get_data_home())
+    return load_photos() if name == "photos" else load_digits()

@@ -1,4 +1,4 @@
-"""One modality of a bundle, checked: what is missing, what is padding, what is not a number."""
+"""Validate the array of one modality: missing instances, padding, values that are not finite."""
 
 from __future__ import annotations
 
@@ -9,111 +9,114 @@ from torch import Tensor
 from manyviews.data.dataset import DatasetError
 
 
-class Modality:
-    """Rows of one modality, ready to use.
+class ModalityArray:
+    """The validated values of one modality.
 
-    `rows` are float32 (n, d) or (n, T, d) with padding at the end, or images uint8 (n, C, H, W); zeros where an
-    instance lacks it. `present` is bool (n,), `lengths` the steps (n,) of sequences.
+    `values` are float32 (n, d) or (n, T, d) with padding at the end, or images uint8 (n, C, H, W); zeros where the
+    modality is missing. `mask` is bool (n,); `lengths` is the number of steps (n,) of sequences.
 
     Raises:
-        DatasetError: it cannot be what it is said to be; the message names the row.
+        DatasetError: the array is invalid; the message has the row.
     """
 
     def __init__(
-        self, array: np.ndarray, lengths: np.ndarray | None, present: np.ndarray | None, where: str, notes: list[str]
+        self, array: np.ndarray, lengths: np.ndarray | None, mask: np.ndarray | None, context: str, messages: list[str]
     ) -> None:
-        self.where = where
+        self.context = context
         self.lengths: np.ndarray | None = None
-        self.rows: np.ndarray
-        self.present = self._presence(present, len(array))
+        self.values: np.ndarray
+        self.mask = self._parse_mask(mask, len(array))
         if array.dtype == np.uint8 and array.ndim >= 3:
-            self.rows = as_images(array, where).numpy().copy()
+            self.values = to_nchw(array, context).numpy().copy()
             if lengths is not None:
-                raise DatasetError(f"{where}: images have no lengths")
-            self.rows[~self.present] = 0
+                raise DatasetError(f"{context}: images have no lengths")
+            self.values[~self.mask] = 0
             return
         if array.dtype.kind not in "iuf" or array.ndim not in (2, 3) or 0 in array.shape:
             got = f"{array.dtype} {array.shape}"
-            raise DatasetError(f"{where}: features must be numbers (n, d) or (n, T, d), got {got}")
-        self.rows = array.astype(np.float32)
-        self._finite(notes)
+            raise DatasetError(f"{context}: features must be numeric (n, d) or (n, T, d), got {got}")
+        self.values = array.astype(np.float32)
+        self._zero_nonfinite(messages)
         if array.ndim == 3:
-            self._steps(lengths, notes)
+            self._align_left(lengths, messages)
         elif lengths is not None:
-            raise DatasetError(f"{where}: lengths are for sequences (n, T, d), and it is {array.shape}")
+            raise DatasetError(f"{context}: lengths are for sequences (n, T, d), got features {array.shape}")
 
-    def _presence(self, present: np.ndarray | None, count: int) -> np.ndarray:
-        if present is None:
+    def _parse_mask(self, mask: np.ndarray | None, count: int) -> np.ndarray:
+        if mask is None:
             return np.ones(count, bool)
-        if present.shape != (count,) or present.dtype.kind not in "biuf":
-            got = f"{present.dtype} {present.shape}"
-            raise DatasetError(f"{self.where}: presence must be true or false for {count} rows, got {got}")
-        wrong = ~np.isin(present, (0, 1))
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            raise DatasetError(f"{self.where}: row {row} has a presence of {present[row]}, and must have 0 or 1")
-        return present.astype(bool)
+        if mask.shape != (count,) or mask.dtype.kind not in "biuf":
+            got = f"{mask.dtype} {mask.shape}"
+            raise DatasetError(f"{self.context}: the mask must be true or false for {count} rows, got {got}")
+        invalid = ~np.isin(mask, (0, 1))
+        if invalid.any():
+            row = int(np.flatnonzero(invalid)[0])
+            raise DatasetError(f"{self.context}: the mask of row {row} must be 0 or 1, got {mask[row]}")
+        return mask.astype(bool)
 
-    def _finite(self, notes: list[str]) -> None:
-        """Rows without a number are missing; other values that are no numbers are taken as 0, and said."""
-        finite: np.ndarray = np.asarray(np.isfinite(self.rows))
-        self.present = self.present & finite.reshape(len(finite), -1).any(1)
-        odd = int((~finite[self.present]).sum())
-        if odd:
-            notes.append(f"{self.where}: {odd:,} values that are not finite are taken as 0")
-        self.rows[~finite] = 0
-        self.rows[~self.present] = 0
+    def _zero_nonfinite(self, messages: list[str]) -> None:
+        """Mark rows without any finite value as missing; set other values that are not finite to 0 with a warning."""
+        finite: np.ndarray = np.asarray(np.isfinite(self.values))
+        self.mask = self.mask & finite.reshape(len(finite), -1).any(1)
+        if nonfinite := int((~finite[self.mask]).sum()):
+            messages.append(f"{self.context}: {nonfinite:,} values that are not finite are set to 0")
+        self.values[~finite] = 0
+        self.values[~self.mask] = 0
 
-    def _steps(self, lengths: np.ndarray | None, notes: list[str]) -> None:
-        count, most = self.rows.shape[:2]
-        filled: np.ndarray = np.asarray(self.rows.any(2))
+    def _align_left(self, lengths: np.ndarray | None, messages: list[str]) -> None:
+        count, max_length = self.values.shape[:2]
+        filled: np.ndarray = np.asarray(self.values.any(2))
         first = filled.argmax(1)
-        last = most - filled[:, ::-1].argmax(1)
+        last = max_length - filled[:, ::-1].argmax(1)
         if lengths is None:
-            empty = self.present & ~filled.any(1)
+            empty = self.mask & ~filled.any(1)
             if empty.any():
-                notes.append(f"{self.where}: {int(empty.sum()):,} rows are all zeros, and taken as missing")
-                self.present = self.present & ~empty
-            self.lengths = np.where(self.present, last - first, 1)
-            start = np.where(self.present, first, 0)
+                messages.append(f"{self.context}: {int(empty.sum()):,} rows are all zeros and treated as missing")
+                self.mask = self.mask & ~empty
+            self.lengths = np.where(self.mask, last - first, 1)
+            start = np.where(self.mask, first, 0)
         else:
-            self.lengths = self._given(lengths, count, most)
-            # Padding is at the front of rows that only fit there; rows that fit both ways are as most others.
-            fits_back, fits_front = last <= self.lengths, first >= most - self.lengths
-            as_most = (fits_front & ~fits_back).sum() > (fits_back & ~fits_front).sum()
-            at_front = filled.any(1) & fits_front & (as_most | ~fits_back)
-            start = np.where(at_front, most - self.lengths, 0)
-            steps = np.arange(most)
+            self.lengths = self._parse_lengths(lengths, count, max_length)
+            # A row is padded at the front if only that fits its length; rows that fit both ways follow the majority.
+            fits_back, fits_front = last <= self.lengths, first >= max_length - self.lengths
+            majority_front = (fits_front & ~fits_back).sum() > (fits_back & ~fits_front).sum()
+            at_front = filled.any(1) & fits_front & (majority_front | ~fits_back)
+            start = np.where(at_front, max_length - self.lengths, 0)
+            steps = np.arange(max_length)
             outside = (steps < start[:, None]) | (steps >= (start + self.lengths)[:, None])
-            if lost := int((filled & outside & self.present[:, None]).sum()):
-                notes.append(f"{self.where}: {lost:,} steps that are not zero lie outside the lengths: left out")
+            if lost := int((filled & outside & self.mask[:, None]).sum()):
+                messages.append(
+                    f"{self.context}: {lost:,} steps that are not zero are outside the lengths and left out"
+                )
         if start.any():
-            steps = np.minimum(np.arange(most) + start[:, None], most - 1)
-            self.rows = np.take_along_axis(self.rows, steps[:, :, None], 1)
-        self.rows[np.arange(most) >= self.lengths[:, None]] = 0
+            steps = np.minimum(np.arange(max_length) + start[:, None], max_length - 1)
+            self.values = np.take_along_axis(self.values, steps[:, :, None], 1)
+        self.values[np.arange(max_length) >= self.lengths[:, None]] = 0
 
-    def _given(self, lengths: np.ndarray, count: int, most: int) -> np.ndarray:
+    def _parse_lengths(self, lengths: np.ndarray, count: int, max_length: int) -> np.ndarray:
         flat = np.asarray(lengths).reshape(-1)
         if flat.shape != (count,) or flat.dtype.kind not in "iuf":
             got = f"{flat.dtype} {lengths.shape}"
-            raise DatasetError(f"{self.where}: lengths must be a whole number for {count} rows, got {got}")
-        wrong = self.present & ((np.floor(flat) != flat) | (flat < 1) | (flat > most))
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
+            raise DatasetError(f"{self.context}: lengths must be integers for {count} rows, got {got}")
+        invalid = self.mask & ((np.floor(flat) != flat) | (flat < 1) | (flat > max_length))
+        if invalid.any():
+            row = int(np.flatnonzero(invalid)[0])
             raise DatasetError(
-                f"{self.where}: row {row} has a length of {flat[row]}, and must have 1 to {most} whole steps"
+                f"{self.context}: the length of row {row} must be an integer from 1 to {max_length}, got {flat[row]}"
             )
-        return np.where(self.present, flat, 1).astype(np.int64)
+        return np.where(self.mask, flat, 1).astype(np.int64)
 
 
-def as_images(array: np.ndarray, where: str) -> Tensor:
-    """uint8 (n, C, H, W) from (n, H, W), (n, H, W, C) or (n, C, H, W), C 1 or 3."""
+def to_nchw(array: np.ndarray, context: str) -> Tensor:
+    """Convert (n, H, W), (n, H, W, C) or (n, C, H, W) to uint8 (n, C, H, W); C is 1 or 3."""
     if array.dtype != np.uint8:
-        raise DatasetError(f"{where}: images must be uint8 from 0 to 255, got {array.dtype}")
+        raise DatasetError(f"{context}: images must be uint8 from 0 to 255, got {array.dtype}")
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
         array = array.transpose(0, 3, 1, 2)
     if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
-        raise DatasetError(f"{where}: images must be (n, height, width, 3) or (n, 3, height, width), got {array.shape}")
+        raise DatasetError(
+            f"{context}: images must be (n, height, width, 3) or (n, 3, height, width), got {array.shape}"
+        )
     return torch.from_numpy(np.ascontiguousarray(array))

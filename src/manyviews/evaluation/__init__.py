@@ -1,45 +1,20 @@
-"""Representations h and embeddings z -> kNN, linear probe, retrieval, geometry: plain functions of tensors."""
+"""Evaluation of finished runs: kNN, linear probe, retrieval and geometry, for images and for modalities."""
 
-from manyviews.evaluation.geometry import (
-    alignment,
-    numerical_rank,
-    rankme,
-    spectrum,
-    uniformity,
-    wasserstein_uniformity,
-)
-from manyviews.evaluation.knn import choose_k, knn_classify, score_knn
-from manyviews.evaluation.probe import (
-    PAPER_PROBE,
-    LinearProbe,
-    LinearRegressionProbe,
-    few_labels,
-    linear_probe,
-    linear_regression_probe,
-)
-from manyviews.evaluation.represent import augmented, representations
-from manyviews.evaluation.retrieve import retrieval
-from manyviews.evaluation.sentiment import majority_baseline, sentiment_metrics
+from manyviews.evaluation.baselines import METRICS, describe_evaluation, name_knn
+from manyviews.evaluation.multimodal_features import PROBE_LABELS, average_embeddings
+from manyviews.evaluation.run_evaluation import evaluate, evaluate_model, get_evaluation_filename
+from manyviews.evaluation.scores import EvaluationConfig, Subset, choose_test_split
 
 __all__ = [
-    "PAPER_PROBE",
-    "LinearProbe",
-    "LinearRegressionProbe",
-    "alignment",
-    "augmented",
-    "choose_k",
-    "few_labels",
-    "knn_classify",
-    "linear_probe",
-    "linear_regression_probe",
-    "majority_baseline",
-    "numerical_rank",
-    "rankme",
-    "representations",
-    "retrieval",
-    "score_knn",
-    "sentiment_metrics",
-    "spectrum",
-    "uniformity",
-    "wasserstein_uniformity",
+    "METRICS",
+    "PROBE_LABELS",
+    "EvaluationConfig",
+    "Subset",
+    "average_embeddings",
+    "choose_test_split",
+    "describe_evaluation",
+    "evaluate",
+    "evaluate_model",
+    "get_evaluation_filename",
+    "name_knn",
 ]

@@ -1,4 +1,4 @@
-"""Encoders for other programs: torchvision's names, ONNX."""
+"""Export encoders to other programs: torchvision state dicts, ONNX."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyviews.models import EncoderError, ImageEncoder, get_encoder
-from manyviews.models.saved import Description
+from manyviews.models import EncoderConfig, EncoderError, ImageEncoder, get_encoder
 
 TORCHVISION = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet-small": "resnet18"}
 TOLERANCE = 1e-4
-"""Of an ONNX model's representations, relative to the largest of them."""
+"""Max difference between ONNX and PyTorch outputs, relative to the largest output."""
 
 
-def torchvision_state(encoder: nn.Module, about: Description) -> tuple[dict[str, Tensor], str]:
-    """Weights under torchvision's names, and the lines of Python that load them.
+def to_torchvision_state_dict(encoder: nn.Module, about: EncoderConfig) -> tuple[dict[str, Tensor], str]:
+    """Rename weights to torchvision's names; return them and the Python code that loads them.
 
-    A ResNet narrower or shallower than torchvision's is filled up with zeros: channels that stay zero, and blocks that
-    change nothing. The model then gives the same representation, followed by zeros.
+    A ResNet narrower or shallower than torchvision's is padded with zeros: channels that stay zero, and blocks that
+    change nothing. The model then computes the same representation, followed by zeros.
 
     Raises:
-        EncoderError: the encoder has no counterpart there.
+        EncoderError: torchvision has no matching model.
     """
     package, _, model = about.encoder.partition(":")
     state = {name: tensor.detach().cpu() for name, tensor in encoder.state_dict().items()}
@@ -37,7 +36,7 @@ def torchvision_state(encoder: nn.Module, about: Description) -> tuple[dict[str,
         )
         return state, load
     if about.encoder not in TORCHVISION:
-        raise EncoderError(f"torchvision has no counterpart of {about.encoder}: export it to safetensors or onnx")
+        raise EncoderError(f"torchvision has no counterpart of {about.encoder}: export to safetensors or onnx instead")
     model = TORCHVISION[about.encoder]
     stem = about.options.get("stem") or ("strided" if about.encoder == "resnet-small" else "imagenet")
     lines = [f"model = torchvision.models.{model}()", "model.fc = torch.nn.Identity()"]
@@ -49,28 +48,30 @@ def torchvision_state(encoder: nn.Module, about: Description) -> tuple[dict[str,
         ]
     full = get_encoder(model, stem=stem).state_dict()
     for name, tensor in full.items():
-        own = state.get(name, torch.zeros([0] * tensor.dim(), dtype=tensor.dtype))
-        if any(mine > theirs for mine, theirs in zip(own.shape, tensor.shape, strict=True)):
-            raise EncoderError(f"the encoder is wider than torchvision's {model}: export it to safetensors or onnx")
-        tensor.zero_()[tuple(slice(length) for length in own.shape)] = own
+        weight = state.get(name, torch.zeros([0] * tensor.dim(), dtype=tensor.dtype))
+        if any(a > b for a, b in zip(weight.shape, tensor.shape, strict=True)):
+            raise EncoderError(
+                f"the encoder is wider than torchvision's {model}: export to safetensors or onnx instead"
+            )
+        tensor.zero_()[tuple(slice(length) for length in weight.shape)] = weight
     return full, "\n".join([*lines, "model.load_state_dict(weights)"])
 
 
-def onnx_file(encoder: ImageEncoder) -> bytes:
-    """An ONNX model from `images` (batch, 3, size, size) in [0, 1] to `representations` (batch, dim), any batch.
+def export_onnx(encoder: ImageEncoder) -> bytes:
+    """Serialize an ONNX model: `images` (batch, 3, size, size) in [0, 1] -> `representations` (batch, dim), any batch.
 
     Raises:
-        EncoderError: onnxruntime finds other representations than we do.
+        EncoderError: the outputs of onnxruntime and PyTorch differ.
         ValueError: the extra `onnx` is not installed.
 
     Examples:
         >>> from manyviews.models import get_encoder
-        >>> file = onnx_file(ImageEncoder(get_encoder("resnet-small"), size=32))  # bytes, for any runtime
+        >>> file = export_onnx(ImageEncoder(get_encoder("resnet-small"), size=32))
     """
     try:
-        onnx, onnxruntime, _ = (import_module(name) for name in ("onnx", "onnxruntime", "onnxscript"))  # torch's
+        onnx, onnxruntime, _ = (import_module(name) for name in ("onnx", "onnxruntime", "onnxscript"))  # torch needs it
     except ImportError as error:
-        raise ValueError(f"ONNX needs an extra: pip install 'manyviews[onnx]' ({error})") from error
+        raise ValueError(f"ONNX export needs an extra: pip install 'manyviews[onnx]' ({error})") from error
     size = encoder.size
     network = copy.deepcopy(encoder.encoder).cpu()
     log, generator = logging.getLogger("torch.onnx"), torch.Generator().manual_seed(0)
@@ -78,7 +79,7 @@ def onnx_file(encoder: ImageEncoder) -> bytes:
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch's own making
+            warnings.simplefilter("ignore")  # raised by torch itself
             program: Any = torch.onnx.export(
                 network,
                 (torch.rand(2, 3, size, size, generator=generator),),
@@ -91,17 +92,17 @@ def onnx_file(encoder: ImageEncoder) -> bytes:
     finally:
         log.setLevel(level)
     model = program.model_proto
-    # Where each operation stood in our files is nobody's business.
+    # Strip source locations from the exported graph.
     for node in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.value_info):
         del node.metadata_props[:]
     model.producer_name = "manyviews"
-    onnx.helper.set_model_props(model, {"input": f"RGB in [0, 1], {size} x {size}, not normalised"})
+    onnx.helper.set_model_props(model, {"input": f"RGB in [0, 1], {size} x {size}, not normalized"})
     content = io.BytesIO()
     onnx.save(model, content)
     session = onnxruntime.InferenceSession(content.getvalue(), providers=["CPUExecutionProvider"])
     images = torch.rand(5, 3, size, size, generator=generator)
-    theirs = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
-    ours = network(images)
-    if theirs.shape != ours.shape or not (theirs - ours).abs().max() <= TOLERANCE * ours.abs().max():
-        raise EncoderError("onnxruntime finds other representations in the exported model: it is of no use")
+    exported = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+    expected = network(images)
+    if exported.shape != expected.shape or not (exported - expected).abs().max() <= TOLERANCE * expected.abs().max():
+        raise EncoderError(f"ONNX export check failed: outputs differ by more than {TOLERANCE:g} (relative)")
     return content.getvalue()

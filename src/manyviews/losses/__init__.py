@@ -1,53 +1,58 @@
-"""Embeddings -> positives P and energies A -> an objective -> a scalar."""
+"""Embeddings -> positives P and energies A -> a loss."""
 
-from manyviews.losses.affinity import logaddexp, logsumexp, mean, total
-from manyviews.losses.beyond import DCL, Anchored, KernelContrastive, SigLIP, SupCon
-from manyviews.losses.catalogue import OBJECTIVES, get_objective
+from manyviews.losses._batch import NonFiniteInputError
+from manyviews.losses._masked import masked_logsumexp, masked_mean, masked_sum, safe_logaddexp
+from manyviews.losses.base import MultiViewLoss
+from manyviews.losses.extra import AnchoredLoss, DCLLoss, KernelContrastiveLoss, SigLIPLoss, SupConLoss
 from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Logarithmic, Riesz
-from manyviews.losses.objective import Objective
-from manyviews.losses.objectives import (
-    DHEL,
-    MVCL1,
-    MVCL2,
-    MVDHEL,
-    PVC,
-    Average,
-    InfoNCE,
-    MultiView,
-    MVInfoNCE,
-    NTXent,
-    Pairs,
+from manyviews.losses.multiview import (
+    DHELLoss,
+    InfoNCELoss,
+    LeaveOneOutLoss,
+    MultiViewContrastiveLoss,
+    MVCL1Loss,
+    MVCL2Loss,
+    MVDHELLoss,
+    MVInfoNCELoss,
+    NTXentLoss,
+    PairwiseLoss,
+    PVCLoss,
 )
-from manyviews.losses.principles import Audit, audit
+from manyviews.losses.principles import PrinciplesReport, check_principles
+from manyviews.losses.registry import LOSSES, RELEASED_CODE_KWARGS, get_loss
+from manyviews.losses.supervised import SupervisedLoss
 
 __all__ = [
-    "DCL",
-    "DHEL",
-    "MVCL1",
-    "MVCL2",
-    "MVDHEL",
-    "OBJECTIVES",
-    "PVC",
-    "Anchored",
-    "Audit",
-    "Average",
+    "LOSSES",
+    "RELEASED_CODE_KWARGS",
+    "AnchoredLoss",
+    "DCLLoss",
+    "DHELLoss",
     "Gaussian",
-    "InfoNCE",
+    "InfoNCELoss",
     "InverseMultiquadric",
-    "KernelContrastive",
+    "KernelContrastiveLoss",
+    "LeaveOneOutLoss",
     "Logarithmic",
-    "MVInfoNCE",
-    "MultiView",
-    "NTXent",
-    "Objective",
-    "Pairs",
+    "MVCL1Loss",
+    "MVCL2Loss",
+    "MVDHELLoss",
+    "MVInfoNCELoss",
+    "MultiViewContrastiveLoss",
+    "MultiViewLoss",
+    "NTXentLoss",
+    "NonFiniteInputError",
+    "PVCLoss",
+    "PairwiseLoss",
+    "PrinciplesReport",
     "Riesz",
-    "SigLIP",
-    "SupCon",
-    "audit",
-    "get_objective",
-    "logaddexp",
-    "logsumexp",
-    "mean",
-    "total",
+    "SigLIPLoss",
+    "SupConLoss",
+    "SupervisedLoss",
+    "check_principles",
+    "get_loss",
+    "masked_logsumexp",
+    "masked_mean",
+    "masked_sum",
+    "safe_logaddexp",
 ]

@@ -1,8 +1,7 @@
 """Kernels K(u, v) = kappa(|u - v|^2) on the unit sphere, as functions of the cosine u.v.
 
-A positive kernel has a logarithm and serves every objective, raised to the power 1/temperature. The
-logarithmic and the Riesz kernel may be negative: a logarithm of their sum means nothing, so they serve
-the kernel contrastive form alone (`beyond.KernelContrastive`).
+A positive kernel has a logarithm and can be used in every loss, raised to the power 1/temperature. The logarithmic and
+the Riesz kernel may be negative: the logarithm of their sum is undefined, so only `KernelContrastiveLoss` accepts them.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class Gaussian:
     """kappa(x) = exp((2 - x) / 2), so that log K(u, v) = u.v: the kernel of the InfoNCE family.
 
     Examples:
-        >>> from manyviews.losses import MVDHEL
-        >>> loss = MVDHEL(kernel=Gaussian())(torch.randn(8, 4, 16))
+        >>> from manyviews.losses import MVDHELLoss
+        >>> loss = MVDHELLoss(kernel=Gaussian())(torch.randn(8, 4, 16))
     """
 
     def log(self, cosine: Tensor) -> Tensor:
@@ -41,8 +40,8 @@ class InverseMultiquadric:
     """kappa(x) = c / sqrt(c^2 + x).
 
     Examples:
-        >>> from manyviews.losses import MVDHEL
-        >>> loss = MVDHEL(kernel=InverseMultiquadric(c=0.5))(torch.randn(8, 4, 16))
+        >>> from manyviews.losses import MVDHELLoss
+        >>> loss = MVDHELLoss(kernel=InverseMultiquadric(c=0.5))(torch.randn(8, 4, 16))
     """
 
     c: float = 1.0
@@ -62,8 +61,8 @@ class Logarithmic:
     """kappa(x) = -log(s x + beta) / 2.
 
     Examples:
-        >>> from manyviews.losses import KernelContrastive
-        >>> loss = KernelContrastive(kernel=Logarithmic())(torch.randn(8, 4, 16))
+        >>> from manyviews.losses import KernelContrastiveLoss
+        >>> loss = KernelContrastiveLoss(kernel=Logarithmic())(torch.randn(8, 4, 16))
     """
 
     s: float = 2.0
@@ -81,27 +80,27 @@ class Logarithmic:
 
 @dataclass(frozen=True)
 class Riesz:
-    """kappa(x) = -x^(-s/2), -2 < s < 0; for s > 0 it is unbounded where two views meet.
+    """kappa(x) = -x^(-s/2), -2 < s < 0; for s > 0 it is unbounded at distance 0.
 
     Examples:
-        >>> from manyviews.losses import KernelContrastive
-        >>> loss = KernelContrastive(kernel=Riesz(s=-1.0))(torch.randn(8, 4, 16))
+        >>> from manyviews.losses import KernelContrastiveLoss
+        >>> loss = KernelContrastiveLoss(kernel=Riesz(s=-1.0))(torch.randn(8, 4, 16))
     """
 
     s: float = -1.0
 
     def __post_init__(self) -> None:
-        _require(-2 < self.s < 0, f"s must lie between -2 and 0, got {self.s}")
+        _require(-2 < self.s < 0, f"s must be between -2 and 0, got {self.s}")
 
     def value(self, cosine: Tensor) -> Tensor:
-        # The slope is infinite where two views meet; below rounding they count as met, slope 0.
-        least = torch.finfo(cosine.dtype).eps
-        return -squared_distance(cosine).clamp_min(least).pow(-self.s / 2)
+        # The derivative is infinite at distance 0; the clamp makes it 0 there.
+        eps = torch.finfo(cosine.dtype).eps
+        return -squared_distance(cosine).clamp_min(eps).pow(-self.s / 2)
 
 
 @runtime_checkable
 class PositiveKernel(Protocol):
-    """A kernel with a logarithm; `Gaussian` and `InverseMultiquadric`, or your own."""
+    """A kernel with a logarithm: `Gaussian`, `InverseMultiquadric`, or your own."""
 
     def log(self, cosine: Tensor) -> Tensor: ...
 
@@ -110,7 +109,7 @@ class PositiveKernel(Protocol):
 
 @runtime_checkable
 class SignedKernel(Protocol):
-    """A kernel that may be negative; `Logarithmic` and `Riesz`, or your own."""
+    """A kernel that may be negative: `Logarithmic`, `Riesz`, or your own."""
 
     def value(self, cosine: Tensor) -> Tensor: ...
 

@@ -1,19 +1,17 @@
 """The paper's principles, measured on any function of P and A.
 
-Two of the numbers P[l,m], A[l,m] of an instance *act together* where the mixed second derivative of its
-loss is not zero: then they stand under one logarithm. What a loss merely depends on shows in the first
-derivative. From these alone:
+Two entries of P and A of an instance *interact* if the mixed second derivative of its loss is not zero: then they are
+under one logarithm. The first derivative shows on which entries the loss depends.
 
-P1  simultaneous alignment: for each view l, its positives P[l,.] act together in the alignment. The
-    alignment is what is left of P's part in the loss when the energies are so large that no positive
-    matters in them.
-P2  accurate energy: for each view l, the energies that act together are those of a complete
-    configuration of points: view l of all instances, or all views of all instances. Then the instance's
-    own other views stand in the same sum: one of them very near outweighs the energies altogether.
-P3  how many terms an instance has: groups of positives that act together. A term that sees no other
-    views than those of its positives is a loss of these views, whichever way round it is written.
-Coupling: "direct" if a positive acts together with an energy, "indirect" if the energies span views of
-    one instance (which alignment wants together), else "none": alignment and uniformity are decoupled.
+P1  simultaneous alignment: for each view l, its positives P[l,.] interact in the alignment, which is the dependence of
+    the loss on P when the energies are so large that positives do not matter in them.
+P2  accurate energy: for each view l, the energies that interact are those of a complete configuration of points: view l
+    of all instances, or all views of all instances. In the second case the other views of the instance are in the same
+    sum, so that one very close view dominates the energies.
+P3  number of terms of an instance: groups of positives that interact. If a term reads no other views than those of its
+    positives, (l, m) and (m, l) are the same term.
+Coupling: "direct" if a positive interacts with an energy, "indirect" if energies are between different views (which
+    alignment pulls together), else "none": alignment and uniformity are decoupled.
 """
 
 from __future__ import annotations
@@ -26,26 +24,26 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from manyviews.losses.objective import Objective
+from manyviews.losses.base import MultiViewLoss
 
 Pair = tuple[int, int]
 
-DOMINANT = 40.0
-"""A difference of logarithms before which the smaller does not count."""
-DRAWS = 3
-"""Random points at which a loss is differentiated."""
+DOMINANT_LOG_GAP = 40.0
+"""Difference of logarithms at which the smaller term is negligible."""
+NUM_POINTS = 3
+"""Number of random points at which a loss is differentiated."""
 
 
 @dataclass(frozen=True)
-class Audit:
-    """What `audit` found."""
+class PrinciplesReport:
+    """Result of `check_principles`."""
 
     simultaneous_alignment: bool
     """P1."""
     accurate_energy: bool
     """P2."""
     terms: int
-    """P3: an instance should have one."""
+    """P3: the number of terms of an instance, ideally 1."""
     coupling: Literal["direct", "indirect", "none"]
 
     @property
@@ -53,146 +51,145 @@ class Audit:
         return self.coupling == "none"
 
 
-def audit(objective: Objective | Callable[[Tensor, Tensor], Tensor], views: int | None = None) -> Audit:
-    """Measure the principles of an objective, or of any callable of P and A (M, N, N).
+def check_principles(
+    loss: MultiViewLoss | Callable[[Tensor, Tensor], Tensor], views: int | None = None
+) -> PrinciplesReport:
+    """Measure the paper's principles for a loss, or for any callable of P and A (M, N, N).
 
-    At four views (two for a loss of two views) if `views` does not say otherwise. P has -inf on its diagonal (a view
-    is no positive of itself); the callable may return a loss for each instance or their mean.
+    The default of `views` is 4 (2 for a loss of two views). The diagonal of P is -inf: a view is not its own positive.
+    The callable may return a loss for each instance or their mean.
 
     Examples:
-        >>> audit(lambda P, A: A.diagonal(dim1=1, dim2=2).sum(1) - P.flatten(1).logsumexp(1))
-        Audit(simultaneous_alignment=True, accurate_energy=True, terms=1, coupling='none')
+        >>> check_principles(lambda P, A: A.diagonal(dim1=1, dim2=2).sum(1) - P.flatten(1).logsumexp(1))
+        PrinciplesReport(simultaneous_alignment=True, accurate_energy=True, terms=1, coupling='none')
     """
-    if not callable(objective):
-        raise TypeError(
-            f"objective must be an objective or a function of P and A, got {objective!r}: get_objective(...)"
-        )
-    most = objective.most_views if isinstance(objective, Objective) else math.inf
-    views = int(min(4, most)) if views is None else views
+    if not callable(loss):
+        raise TypeError(f"loss must be a MultiViewLoss or a function of P and A, got {loss!r}: use get_loss(...)")
+    max_views = loss.max_views if isinstance(loss, MultiViewLoss) else math.inf
+    views = int(min(4, max_views)) if views is None else views
     if views < 2:
-        raise ValueError(f"views must be >= 2, got {views}: there is nothing to align")
-    if views > most:
-        raise ValueError(f"{type(objective).__name__} is a loss of {most} views, got {views}")
+        raise ValueError(f"views must be >= 2, got {views}: one view has no positives")
+    if views > max_views:
+        raise ValueError(f"{type(loss).__name__} is a loss of {max_views} views, got {views}")
     pairs = ~torch.eye(views, dtype=torch.bool)
-    formula: Callable[[Tensor, Tensor], Tensor] = objective
-    if isinstance(objective, Objective):
-        formula, pairs = objective.formula, objective.pairs(views)
-    ordinary = _Derivatives(formula, pairs, level=1.0)
-    dominated = _Derivatives(formula, pairs, level=DOMINANT)
-    return Audit(
-        simultaneous_alignment=_simultaneous(dominated, len(pairs)),
-        accurate_energy=_accurate(ordinary, len(pairs)),
-        terms=_count_terms(ordinary),
-        coupling=_coupling(ordinary),
+    formula: Callable[[Tensor, Tensor], Tensor] = loss
+    if isinstance(loss, MultiViewLoss):
+        formula, pairs = loss.formula, loss.positive_pairs(views)
+    default = _DependencyStructure(formula, pairs, energy_offset=1.0)
+    with_large_energies = _DependencyStructure(formula, pairs, energy_offset=DOMINANT_LOG_GAP)
+    return PrinciplesReport(
+        simultaneous_alignment=_has_simultaneous_alignment(with_large_energies, len(pairs)),
+        accurate_energy=_has_accurate_energy(default, len(pairs)),
+        terms=_count_terms(default),
+        coupling=_get_coupling_kind(default),
     )
 
 
-class _Derivatives:
-    """Which positives and energies a loss depends on, and which act together, at random points."""
+class _DependencyStructure:
+    """The positives and energies on which a loss depends, and those that interact, at random points."""
 
-    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, level: float) -> None:
+    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, energy_offset: float) -> None:
         views = len(pairs)
         positives = [(l, m) for l, m in pairs.nonzero().tolist()]
         energies = [(l, m) for l in range(views) for m in range(views)]
         split, count = len(positives), len(positives) + len(energies)
-        nowhere = torch.full((views, views), -torch.inf, dtype=torch.float64)
+        neg_inf = torch.full((views, views), -torch.inf, dtype=torch.float64)
 
         def loss(point: Tensor) -> Tensor:
-            P = nowhere.masked_scatter(pairs, point[:split])
+            P = neg_inf.masked_scatter(pairs, point[:split])
             return formula(P[None], point[split:].view(1, views, views)).sum()
 
         generator = torch.Generator().manual_seed(0)
-        outweighed = torch.zeros(split, len(energies), dtype=torch.float64)
+        with_close_positive = torch.zeros(split, len(energies), dtype=torch.float64)
         first = torch.zeros(count, dtype=torch.float64)
         second = torch.zeros(count, count, dtype=torch.float64)
-        for _ in range(DRAWS):
+        for _ in range(NUM_POINTS):
             point = torch.randn(count, dtype=torch.float64, generator=generator)
-            point[split:] += level
+            point[split:] += energy_offset
             first += torch.autograd.functional.jacobian(loss, point).abs()
             second += torch.autograd.functional.hessian(loss, point).abs()
-            for index in range(split):
-                near = point.clone()
-                near[index] += DOMINANT
-                outweighed[index] += torch.autograd.functional.jacobian(loss, near).abs()[split:]
+            for i in range(split):
+                close = point.clone()
+                close[i] += DOMINANT_LOG_GAP
+                with_close_positive[i] += torch.autograd.functional.jacobian(loss, close).abs()[split:]
 
         if not (loss(point).isfinite() and first.isfinite().all() and second.isfinite().all()):
-            raise ValueError("the loss or a derivative is not finite: mind that P is -inf on its diagonal")
-        least = 1e-9 * float(first.max())
-        used = (first > least).tolist()
-        together = second > least
-        self.positives = [p for p, yes in zip(positives, used[:split], strict=True) if yes]
-        self.energies = {e for e, yes in zip(energies, used[split:], strict=True) if yes}
-        self.positives_together = _related(positives, positives, together[:split, :split])
-        self.energies_together = _related(energies, energies, together[split:, split:])
-        self.coupled = _related(positives, energies, together[:split, split:])
-        self.outweighed = _related(positives, energies, outweighed <= least)
+            raise ValueError("the loss or a derivative is not finite: note that the diagonal of P is -inf")
+        tolerance = 1e-9 * float(first.max())
+        used = (first > tolerance).tolist()
+        interacts = second > tolerance
+        self.positives = [p for p, is_used in zip(positives, used[:split], strict=True) if is_used]
+        self.energies = {e for e, is_used in zip(energies, used[split:], strict=True) if is_used}
+        self.interacting_positives = _to_relation(positives, positives, interacts[:split, :split])
+        self.interacting_energies = _to_relation(energies, energies, interacts[split:, split:])
+        self.coupled = _to_relation(positives, energies, interacts[:split, split:])
+        self.dominated = _to_relation(positives, energies, with_close_positive <= tolerance)
 
 
 Relation = dict[Pair, set[Pair]]
 
 
-def _related(rows: list[Pair], columns: list[Pair], matrix: Tensor) -> Relation:
+def _to_relation(rows: list[Pair], columns: list[Pair], matrix: Tensor) -> Relation:
     return {
-        row: {column for column, yes in zip(columns, line, strict=True) if yes}
-        for row, line in zip(rows, matrix.tolist(), strict=True)
+        row: {column for column, value in zip(columns, values, strict=True) if value}
+        for row, values in zip(rows, matrix.tolist(), strict=True)
     }
 
 
-def _groups(members: list[Pair], together: Relation) -> list[frozenset[Pair]]:
-    """Connected groups of members."""
+def _find_connected_components(pairs: list[Pair], relation: Relation) -> list[frozenset[Pair]]:
     groups: list[frozenset[Pair]] = []
-    left = set(members)
-    while left:
+    remaining = set(pairs)
+    while remaining:
         group: set[Pair] = set()
-        reached = {min(left)}
+        reached = {min(remaining)}
         while reached:
             group |= reached
-            reached = {n for r in reached for n in together[r]} - group
+            reached = {n for r in reached for n in relation[r]} - group
         groups.append(frozenset(group))
-        left -= group
+        remaining -= group
     return groups
 
 
-def _views(pairs: set[Pair] | frozenset[Pair]) -> set[int]:
+def _collect_views(pairs: set[Pair] | frozenset[Pair]) -> set[int]:
     return {view for pair in pairs for view in pair}
 
 
-def _count_terms(found: _Derivatives) -> int:
+def _count_terms(structure: _DependencyStructure) -> int:
     terms: set[frozenset[object]] = set()
-    for group in _groups(found.positives, found.positives_together):
-        seen = {energy for positive in group for energy in found.coupled[positive]}
-        if _views(seen) <= _views(group):
+    for group in _find_connected_components(structure.positives, structure.interacting_positives):
+        energies = {energy for positive in group for energy in structure.coupled[positive]}
+        if _collect_views(energies) <= _collect_views(group):
             terms.add(frozenset(frozenset(positive) for positive in group))
         else:
             terms.add(frozenset(group))
     return len(terms)
 
 
-def _others(view: int, views: int) -> set[Pair]:
+def _list_other_pairs(view: int, views: int) -> set[Pair]:
     return {(view, m) for m in range(views) if m != view}
 
 
-def _simultaneous(found: _Derivatives, views: int) -> bool:
-    groups = _groups(found.positives, found.positives_together)
-    return all(any(_others(l, views) <= group for group in groups) for l in range(views))
+def _has_simultaneous_alignment(structure: _DependencyStructure, views: int) -> bool:
+    groups = _find_connected_components(structure.positives, structure.interacting_positives)
+    return all(any(_list_other_pairs(l, views) <= group for group in groups) for l in range(views))
 
 
-def _accurate(found: _Derivatives, views: int) -> bool:
-    for energy in found.energies:
+def _has_accurate_energy(structure: _DependencyStructure, views: int) -> bool:
+    for energy in structure.energies:
         view = energy[0]
-        used = {e for e in found.energies if e[0] == view}
+        used = {e for e in structure.energies if e[0] == view}
         if used == {(view, view)}:
             continue
-        others = _others(view, views)
-        complete = others <= found.energies_together[energy] | {energy} and all(
-            energy in found.outweighed.get(positive, ()) for positive in others
+        others = _list_other_pairs(view, views)
+        complete = others <= structure.interacting_energies[energy] | {energy} and all(
+            energy in structure.dominated.get(positive, ()) for positive in others
         )
         if not complete:
             return False
-    return bool(found.energies)
+    return bool(structure.energies)
 
 
-def _coupling(found: _Derivatives) -> Literal["direct", "indirect", "none"]:
-    if any(found.coupled.values()):
+def _get_coupling_kind(structure: _DependencyStructure) -> Literal["direct", "indirect", "none"]:
+    if any(structure.coupled.values()):
         return "direct"
-    return "indirect" if any(l != m for l, m in found.energies) else "none"
+    return "indirect" if any(l != m for l, m in structure.energies) else "none"

@@ -1,4 +1,4 @@
-"""Views -> representations h -> embeddings z."""
+"""Embedder: views -> representations h -> embeddings z."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from manyviews.models.encoders import representation_dim
+from manyviews.models.encoders import get_representation_dim
 
 
 class ProjectionHead(nn.Sequential):
-    """Linear, batch norm, ReLU, linear, batch norm without a bias: the paper's projection, to 128.
+    """The paper's projection head: linear, batch norm, ReLU, linear, batch norm without a bias.
 
     Examples:
         >>> ProjectionHead(512)(torch.randn(4, 512)).shape
@@ -32,8 +32,8 @@ class ProjectionHead(nn.Sequential):
         )
 
 
-class Embedded(NamedTuple):
-    """What becomes of views: representations (B, N, dim) and embeddings (B, N, out)."""
+class EmbedderOutput(NamedTuple):
+    """Representations h (B, N, dim) and embeddings z (B, N, out)."""
 
     h: Tensor
     z: Tensor
@@ -42,10 +42,10 @@ class Embedded(NamedTuple):
 class Embedder(nn.Module):
     """An encoder and a projection head.
 
-    Views (B, N, C, H, W), or a sequence of such groups of different sizes, become h and z of all N views. The views
-    of one size go through the encoder in one batch, so that batch norm sees all views together, as the released code
-    does. With `each_view` they go one after another: batch norm then normalises each view by its own statistics,
-    which lets it tell views apart, and its running statistics are updated N times a step.
+    Maps views (B, N, C, H, W), or a sequence of such groups of different sizes, to h and z of all N views. Views of one
+    size form one batch, so batch norm uses the statistics of all views together, as in the released code. With
+    `each_view`, the encoder runs once per view: batch norm then normalizes each view with its own statistics and
+    updates its running statistics N times per step.
 
     Examples:
         >>> embedder = Embedder(nn.Sequential(nn.Flatten(), nn.Linear(48, 8)), dim=8)
@@ -64,30 +64,29 @@ class Embedder(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = ProjectionHead(representation_dim(encoder) if dim is None else dim) if head is None else head
-        self.each_view = each_view
+        self.head = ProjectionHead(get_representation_dim(encoder) if dim is None else dim) if head is None else head
+        self.per_view_batch_norm = each_view
 
-    def forward(self, views: Tensor | Sequence[Tensor]) -> Embedded:
+    def forward(self, views: Tensor | Sequence[Tensor]) -> EmbedderOutput:
         groups = [views] if isinstance(views, Tensor) else list(views)
         for group in groups:
             if group.dim() != 5 or len(group) != len(groups[0]):
                 shapes = ", ".join(str(tuple(g.shape)) for g in groups)
                 raise ValueError(f"views must be (instances, views, channels, height, width), got {shapes}")
-        # The head is small: it sees all views at once even when the encoder runs once a size.
-        h = torch.cat(self._representations(groups), 1)
-        if self.each_view:
-            return Embedded(h, torch.stack([self.head(view) for view in h.unbind(1)], 1))
-        return Embedded(h, self.head(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
+        h = torch.cat(self._encode_groups(groups), 1)
+        if self.per_view_batch_norm:
+            return EmbedderOutput(h, torch.stack([self.head(view) for view in h.unbind(1)], 1))
+        return EmbedderOutput(h, self.head(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
 
-    def _representations(self, groups: list[Tensor]) -> list[Tensor]:
-        """H of each group; groups of one size go through the encoder together."""
+    def _encode_groups(self, groups: list[Tensor]) -> list[Tensor]:
+        """Return h of each group; groups of one size form one batch."""
         out: dict[int, Tensor] = {}
         for size in dict.fromkeys(group.shape[2:] for group in groups):
-            alike = [number for number, group in enumerate(groups) if group.shape[2:] == size]
-            views = torch.cat([groups[number] for number in alike], 1) if len(alike) > 1 else groups[alike[0]]
-            if self.each_view:
+            same_size = [i for i, group in enumerate(groups) if group.shape[2:] == size]
+            views = torch.cat([groups[i] for i in same_size], 1) if len(same_size) > 1 else groups[same_size[0]]
+            if self.per_view_batch_norm:
                 h = torch.stack([self.encoder(view) for view in views.unbind(1)], 1)
             else:
                 h = self.encoder(views.flatten(0, 1)).unflatten(0, views.shape[:2])
-            out |= zip(alike, h.split([groups[number].shape[1] for number in alike], 1), strict=True)
-        return [out[number] for number in range(len(groups))]
+            out |= zip(same_size, h.split([groups[i].shape[1] for i in same_size], 1), strict=True)
+        return [out[i] for i in range(len(groups))]

@@ -1,11 +1,10 @@
-"""ResNets whose parameters have torchvision's names, so that weights go either way.
+"""ResNets with torchvision's parameter names and initialization, without the classifier.
 
-`encoder.load_state_dict(weights)` takes torchvision's, whose classifier is left out;
-`torchvision_model.load_state_dict(encoder.state_dict(), strict=False)` takes ours.
+`encoder.load_state_dict(weights)` accepts torchvision weights and drops their classifier;
+`torchvision_model.load_state_dict(encoder.state_dict(), strict=False)` accepts ours.
 
-Without the classifier: an image (B, 3, H, W) becomes a representation h (B, dim). The stem is ImageNet's (7 x 7, stride
-2, max-pool) or, for small images, a 3 x 3 convolution ("small"), which may halve the resolution to be cheaper
-("strided"). Initialised as torchvision's, which is what the released code trains from.
+The stem is ImageNet's (7 x 7, stride 2, max-pool), or for small images a 3 x 3 convolution with stride 1 ("small") or 2
+("strided").
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """The stride is in the 3 x 3 convolution, as torchvision has it (ResNet v1.5)."""
+    """Bottleneck block with the stride in the 3 x 3 convolution, as in torchvision (ResNet v1.5)."""
 
     expansion = 4
 
@@ -71,9 +70,9 @@ class ResNet(nn.Module):
 
     Args:
         block: `BasicBlock` or `Bottleneck`.
-        blocks: how many of them in each stage; each stage after the first halves the resolution.
+        blocks: number of blocks in each stage; each stage after the first halves the resolution.
         stem: "imagenet", "small" or "strided".
-        width: multiplies the channels (64 in the first stage).
+        width: multiplier of the channels (64 in the first stage).
 
     Examples:
         >>> resnet = ResNet(BasicBlock, [2, 2, 2, 2], stem="small")
@@ -93,7 +92,7 @@ class ResNet(nn.Module):
             raise ValueError(f"stem must be one of {', '.join(get_args(Stem))}, got {stem!r}")
         base = round(64 * width)
         if base < 1:
-            raise ValueError(f"width must leave at least one channel of 64, got {width}")
+            raise ValueError(f"width must give at least one channel (64 * width), got {width}")
         if stem == "imagenet":
             self.conv1 = nn.Conv2d(3, base, 7, 2, 3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1)
@@ -106,13 +105,13 @@ class ResNet(nn.Module):
         self.stages = [f"layer{stage}" for stage in range(1, len(blocks) + 1)]
         for stage, (name, count) in enumerate(zip(self.stages, blocks, strict=True)):
             layers = []
-            for number in range(count):
-                stride = 2 if stage and not number else 1
+            for i in range(count):
+                stride = 2 if stage and not i else 1
                 layers.append(block(channels, base * 2**stage, stride))
                 channels = base * 2**stage * block.expansion
             self.add_module(name, nn.Sequential(*layers))
         self.dim = channels
-        self.register_load_state_dict_pre_hook(_without_classifier)
+        self.register_load_state_dict_pre_hook(_drop_classifier_weights)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -120,7 +119,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1] == 1:
-            x = x.expand(-1, 3, -1, -1)  # grey as colour
+            x = x.expand(-1, 3, -1, -1)
         x = x.contiguous(memory_format=torch.channels_last)
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for name in self.stages:
@@ -128,8 +127,8 @@ class ResNet(nn.Module):
         return x.mean((2, 3))
 
 
-def _without_classifier(_: nn.Module, state: dict[str, Tensor], prefix: str, *_rest: object) -> None:
-    """Let torchvision's weights load as they are: its classifier has no place here."""
+def _drop_classifier_weights(_: nn.Module, state: dict[str, Tensor], prefix: str, *_rest: object) -> None:
+    """Drop the classifier of torchvision weights before they are loaded."""
     for name in ("fc.weight", "fc.bias"):
         state.pop(prefix + name, None)
 
@@ -155,7 +154,7 @@ def resnet50(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:
 
 
 def resnet_small(stem: Stem = "strided", width: float = 0.375) -> ResNet:
-    """A block a stage, narrow, at half the resolution: for small images on a machine without a GPU.
+    """A narrow ResNet with one block per stage at half the resolution, for small images on CPUs.
 
     Examples:
         >>> resnet_small()(torch.zeros(2, 3, 32, 32)).shape

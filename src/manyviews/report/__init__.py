@@ -1,4 +1,4 @@
-"""Runs -> figures and one self-contained HTML page."""
+"""Runs -> one self-contained HTML page."""
 
 from manyviews.report.page import write_report
 

@@ -1,11 +1,11 @@
-"""The runs over time, and their singular spectra, laid over each other."""
+"""Charts that overlay runs: training curves and singular spectra."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from manyviews.report.account import Account, whom
-from manyviews.report.charts import Figure, Line, line_chart
+from manyviews.report.charts import Figure, Series, draw_line_chart
+from manyviews.report.summary import RunSummary, describe_monitored
 
 CURVES = {
     "loss": "Loss",
@@ -16,64 +16,73 @@ CURVES = {
     "rankme": "RankMe",
     "temperature": "Temperature",
 }
-NOTES = {
-    "loss": "Of the batches.",
-    "knn": "By representations.",
-    "alignment": "Distance² of two views; 0 when they meet.",
-    "uniformity": "0 for one point, -4 spread evenly.",
-    "rank": "Dimensions that embeddings fill.",
-    "rankme": "Dimensions that embeddings use evenly.",
-    "temperature": "As it was learned.",
+CAPTIONS = {
+    "loss": "Loss of each batch.",
+    "knn": "kNN on representations.",
+    "alignment": "Squared distance of two views; 0 if they coincide.",
+    "uniformity": "0 for a single point, -4 for an even spread.",
+    "rank": "Dimensions that the embeddings span.",
+    "rankme": "Effective number of dimensions of the embeddings.",
+    "temperature": "Learned temperature.",
 }
-
-
 MONITORED = ("knn", "alignment", "uniformity", "rank", "rankme")
-"""Metrics of instances that are held out or, in some runs, trained on."""
+"""Metrics on monitored instances, which some runs also train on."""
 
 
-def curves(accounts: Sequence[Account]) -> tuple[list[Figure], list[str]]:
-    """A chart for each metric, and what is not drawn, and why."""
-    figures, left_out = [], []
+def draw_metric_charts(summaries: Sequence[RunSummary]) -> tuple[list[Figure], list[str]]:
+    """Draw a chart per metric; also return messages about charts that are missing."""
+    figures, missing = [], []
     for name, title in CURVES.items():
-        if name == "temperature" and not any(account.run.config.settled().learnable for account in accounts):
+        if name == "temperature" and not any(
+            summary.run.config.with_loss_defaults().learn_temperature for summary in summaries
+        ):
             continue
-        note = NOTES[name]
-        used = sorted({f"{row['knn_k']:.0f}" for account in accounts for row in account.metrics if "knn_k" in row})
-        if name == "knn" and used:
-            note += f" k = {', '.join(used)}."
-        if name == "loss" and len({account.objective for account in accounts}) > 1:
-            note += " Losses of different objectives are not to be compared."
-        shown = title
+        caption = CAPTIONS[name]
+        ks = sorted({f"{row['knn_k']:.0f}" for summary in summaries for row in summary.metrics if "knn_k" in row})
+        if name == "knn" and ks:
+            caption += f" k = {', '.join(ks)}."
+        if name == "loss" and len({summary.loss for summary in summaries}) > 1:
+            caption += " Values of different losses are not comparable."
+        full_title = title
         if name in MONITORED:
-            note += f" {whom(accounts)}"
-            seen = [account.trained_on for account in accounts]
-            shown += ", trained-on instances" if all(seen) else ", some trained on" if any(seen) else ""
-        figure = line_chart(shown, [_line(account, name) for account in accounts], shares=name == "knn", note=note)
+            caption += f" {describe_monitored(summaries)}"
+            trained_on = [summary.trains_on_monitored for summary in summaries]
+            full_title += (
+                ", training instances" if all(trained_on) else ", partly training instances" if any(trained_on) else ""
+            )
+        figure = draw_line_chart(
+            full_title,
+            [_make_series(summary, name) for summary in summaries],
+            as_percent=name == "knn",
+            caption=caption,
+        )
         if figure is None:
-            left_out.append(title if title in ("kNN", "RankMe") else title.lower())
+            missing.append(title if title in ("kNN", "RankMe") else title.lower())
         else:
             figures.append(figure)
-    why = "kNN takes classes, geometry takes embeddings, and both a run that has come as far as a first look"
-    return figures, [f"Left out: {', '.join(left_out)}. There is none in metrics.csv: {why}."] if left_out else []
+    if not missing:
+        return figures, []
+    reason = "kNN needs classes, geometry needs embeddings, and both need a run that has been monitored at least once"
+    return figures, [f"Not in metrics.csv: {', '.join(missing)}. {reason}."]
 
 
-def _line(account: Account, name: str) -> Line:
-    rows = [row for row in account.metrics if name in row]
-    return Line(account.name, account.number, [row["step"] for row in rows], [row[name] for row in rows])
+def _make_series(summary: RunSummary, name: str) -> Series:
+    rows = [row for row in summary.metrics if name in row]
+    return Series(summary.name, summary.index, [row["step"] for row in rows], [row[name] for row in rows])
 
 
-def spectra(accounts: Sequence[Account]) -> tuple[list[Figure], list[str]]:
-    """Singular values of representations and embeddings, and what is not drawn, and why."""
+def draw_spectra(summaries: Sequence[RunSummary]) -> tuple[list[Figure], list[str]]:
+    """Draw singular values of representations and embeddings; also return messages about missing spectra."""
     figures = []
     for kind, title in (("h", "Representations h"), ("z", "Embeddings z")):
         lines = []
-        for account in accounts:
-            values = account.geometry(kind).get("spectrum") or []
-            lines.append(Line(account.name, account.number, range(1, len(values) + 1), [float(v) for v in values]))
-        note = "Singular values, the largest first: a line that falls off late uses many dimensions."
-        if figure := line_chart(title, lines, along="singular value", log=True, note=note):
+        for summary in summaries:
+            values = summary.get_geometry(kind).get("spectrum") or []
+            lines.append(Series(summary.name, summary.index, range(1, len(values) + 1), [float(v) for v in values]))
+        caption = "Singular values in descending order: a line that falls late uses many dimensions."
+        if figure := draw_line_chart(title, lines, x_label="singular value", log=True, caption=caption):
             figures.append(figure)
-    lacking = [account.name for account in accounts if not account.geometry("h").get("spectrum")]
-    if not lacking:
+    missing = [summary.name for summary in summaries if not summary.get_geometry("h").get("spectrum")]
+    if not missing:
         return figures, []
-    return figures, [f"Left out: {', '.join(lacking)}, of which evaluation.json has no spectrum."]
+    return figures, [f"No spectrum in evaluation.json: {', '.join(missing)}."]

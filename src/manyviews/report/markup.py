@@ -1,4 +1,4 @@
-"""Elements of a page: whatever is put into one is escaped, unless it is an element itself."""
+"""HTML and SVG elements; content is escaped unless it is an element itself."""
 
 from __future__ import annotations
 
@@ -9,49 +9,49 @@ from typing import Any
 from markupsafe import Markup, escape
 
 
-def element(name: str, *inside: object, **attributes: object) -> Markup:
-    """An element of HTML or SVG; attributes that are None are left out, and `_` stands for `-`.
+def make_element(name: str, *children: object, **attributes: object) -> Markup:
+    """Make an HTML or SVG element; attributes that are None are omitted, and `_` becomes `-`.
 
     Examples:
-        >>> element("text", "a < b", class_="label", x=3)
+        >>> make_element("text", "a < b", class_="label", x=3)
         Markup('<text class="label" x="3">a &lt; b</text>')
     """
-    said = "".join(
+    attrs = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return Markup(f"<{name}{said}>{''.join(escape(part) for part in inside)}</{name}>")  # noqa: S704 (all is escaped)
+    return Markup(f"<{name}{attrs}>{''.join(escape(child) for child in children)}</{name}>")  # noqa: S704 (everything is escaped)
 
 
-def prose(text: str) -> Markup:
-    """A sentence, escaped; what stands between backquotes is code.
+def format_inline_code(text: str) -> Markup:
+    """Escape a text; text between backticks becomes code.
 
     Examples:
-        >>> prose("try `a < b`")
+        >>> format_inline_code("try `a < b`")
         Markup('try <code>a &lt; b</code>')
     """
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped first)
 
 
-def embedded_json(value: Any) -> Markup:
-    r"""JSON for a script element of a page: no text in it can end the element.
+def dump_script_json(value: Any) -> Markup:
+    r"""Dump JSON for a script element: no string in it can end the element.
 
     Examples:
-        >>> print(embedded_json("</script>"))
+        >>> print(dump_script_json("</script>"))
         "\u003c/script\u003e"
     """
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&\u2028\u2029":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    for char in "<>&\u2028\u2029":
+        text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)  # noqa: S704 (escaped above)
 
 
-def number(value: float) -> str:
-    """A coordinate, no longer than it need be.
+def format_coordinate(value: float) -> str:
+    """Format a coordinate with at most one decimal.
 
     Examples:
-        >>> number(12.04), number(3.26)
+        >>> format_coordinate(12.04), format_coordinate(3.26)
         ('12', '3.3')
     """
     return f"{value:.1f}".removesuffix(".0")

@@ -1,37 +1,37 @@
 "use strict";
-// Maps: a point tells of itself under the pointer and under the keyboard. Without script the drawing stays.
+// Tooltips and keyboard navigation of the maps. Without JavaScript the maps are still visible.
 
 const POINTS = JSON.parse(document.getElementById("points").textContent);
-const SHOWN = 72; // pixels of a thumbnail's side, as page.css has it
-const REACH = 18; // pixels from the pointer to a point
+const THUMB_PX = 72; // as in page.css
+const MAX_DISTANCE_PX = 18; // from the pointer to a point
 
-for (const figure of document.querySelectorAll("[data-map]")) mapped(figure, POINTS.maps[figure.dataset.map]);
+for (const figure of document.querySelectorAll("[data-map]")) initMap(figure, POINTS.maps[figure.dataset.map]);
 
-function mapped(figure, told) {
-  const drawing = figure.querySelector(".map");
-  const points = [...drawing.querySelectorAll("use")];
-  const places = points.map((point) => [Number(point.getAttribute("x")), Number(point.getAttribute("y"))]);
-  const ring = drawing.querySelector(".ring");
+function initMap(figure, data) {
+  const svg = figure.querySelector(".map");
+  const points = [...svg.querySelectorAll("use")];
+  const coords = points.map((point) => [Number(point.getAttribute("x")), Number(point.getAttribute("y"))]);
+  const ring = svg.querySelector(".ring");
   const tip = figure.querySelector(".tip");
   let current = 0;
 
-  points.forEach((point, number) => {
+  points.forEach((point, i) => {
     point.setAttribute("role", "img");
-    point.setAttribute("tabindex", number ? "-1" : "0");
-    point.setAttribute("aria-label", [told.texts[number], told.ids[number]].filter(Boolean).join(", "));
-    point.addEventListener("focus", () => (take(number), show(number)));
+    point.setAttribute("tabindex", i ? "-1" : "0");
+    point.setAttribute("aria-label", [data.texts[i], data.ids[i]].filter(Boolean).join(", "));
+    point.addEventListener("focus", () => (setCurrent(i), show(i)));
     point.addEventListener("blur", hide);
   });
 
-  function show(number) {
-    const [x, y] = places[number];
-    const box = drawing.getBoundingClientRect();
-    const scale = box.width / drawing.viewBox.baseVal.width;
+  function show(i) {
+    const [x, y] = coords[i];
+    const box = svg.getBoundingClientRect();
+    const scale = box.width / svg.viewBox.baseVal.width;
     ring.setAttribute("cx", x);
     ring.setAttribute("cy", y);
-    tip.querySelector("b").textContent = told.texts[number] || told.ids[number];
-    tip.querySelector("small").textContent = told.texts[number] ? told.ids[number] : "";
-    thumbnail(tip.querySelector(".thumb"), told, number);
+    tip.querySelector("b").textContent = data.texts[i] || data.ids[i];
+    tip.querySelector("small").textContent = data.texts[i] ? data.ids[i] : "";
+    showThumbnail(tip.querySelector(".thumb"), data, i);
     tip.hidden = false;
     const left = Math.min(x * scale + 14, box.width - tip.offsetWidth);
     const above = y * scale - tip.offsetHeight - 12;
@@ -44,75 +44,75 @@ function mapped(figure, told) {
     ring.setAttribute("cx", -20);
   }
 
-  // Only one of the points is reached with Tab; arrows go on from it.
-  function take(number) {
+  // Tab reaches only one point; arrow keys move from it.
+  function setCurrent(i) {
     points[current].setAttribute("tabindex", "-1");
-    current = number;
+    current = i;
     points[current].setAttribute("tabindex", "0");
   }
 
-  function visible(number) {
-    return !points[number].parentNode.classList.contains("off");
+  function isVisible(i) {
+    return !points[i].parentNode.classList.contains("off");
   }
 
-  function best(cost) {
-    let found = -1;
-    let least = Infinity;
-    for (let number = 0; number < points.length; number++) {
-      const now = visible(number) ? cost(...places[number], number) : Infinity;
-      if (now < least) [found, least] = [number, now];
+  function findMin(cost) {
+    let best = -1;
+    let min = Infinity;
+    for (let i = 0; i < points.length; i++) {
+      const value = isVisible(i) ? cost(...coords[i], i) : Infinity;
+      if (value < min) [best, min] = [i, value];
     }
-    return found;
+    return best;
   }
 
-  drawing.addEventListener("keydown", (event) => {
-    const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  svg.addEventListener("keydown", (event) => {
+    const direction = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (event.key === "Escape") hide();
-    if (!way) return;
+    if (!direction) return;
     event.preventDefault();
-    const [x, y] = places[current];
-    // The nearest that lies more this way than aside.
-    const next = best((a, b, number) => {
-      const ahead = (a - x) * way[0] + (b - y) * way[1];
-      const aside = Math.abs((a - x) * way[1]) + Math.abs((b - y) * way[0]);
-      return number !== current && ahead > 0 && aside <= ahead ? ahead + 2 * aside : Infinity;
+    const [x, y] = coords[current];
+    // The nearest point within 45 degrees of the direction.
+    const next = findMin((a, b, i) => {
+      const ahead = (a - x) * direction[0] + (b - y) * direction[1];
+      const aside = Math.abs((a - x) * direction[1]) + Math.abs((b - y) * direction[0]);
+      return i !== current && ahead > 0 && aside <= ahead ? ahead + 2 * aside : Infinity;
     });
     if (next >= 0) points[next].focus({ preventScroll: true });
   });
 
-  function under(event) {
-    const box = drawing.getBoundingClientRect();
-    const scale = box.width / drawing.viewBox.baseVal.width;
+  function onPointer(event) {
+    const box = svg.getBoundingClientRect();
+    const scale = box.width / svg.viewBox.baseVal.width;
     const [x, y] = [(event.clientX - box.left) / scale, (event.clientY - box.top) / scale];
-    const near = best((a, b) => Math.hypot(a - x, b - y) * scale);
-    if (near >= 0 && Math.hypot(places[near][0] - x, places[near][1] - y) * scale <= REACH) show(near);
+    const near = findMin((a, b) => Math.hypot(a - x, b - y) * scale);
+    if (near >= 0 && Math.hypot(coords[near][0] - x, coords[near][1] - y) * scale <= MAX_DISTANCE_PX) show(near);
     else hide();
   }
-  drawing.addEventListener("pointermove", under);
-  drawing.addEventListener("pointerdown", under);
-  drawing.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
+  svg.addEventListener("pointermove", onPointer);
+  svg.addEventListener("pointerdown", onPointer);
+  svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
 
-  const layers = [...drawing.querySelectorAll("g")];
+  const layers = [...svg.querySelectorAll("g")];
   const buttons = [...figure.querySelectorAll(".groups button")];
-  buttons.forEach((button, number) => {
+  buttons.forEach((button, i) => {
     button.addEventListener("click", () => {
-      const alone = button.getAttribute("aria-pressed") !== "true";
-      buttons.forEach((other) => other.setAttribute("aria-pressed", String(alone && other === button)));
-      layers.forEach((layer, place) => layer.classList.toggle("off", alone && place !== number));
-      if (!visible(current)) take(points.findIndex((_, place) => visible(place)));
+      const pressed = button.getAttribute("aria-pressed") !== "true";
+      buttons.forEach((other) => other.setAttribute("aria-pressed", String(pressed && other === button)));
+      layers.forEach((layer, j) => layer.classList.toggle("off", pressed && j !== i));
+      if (!isVisible(current)) setCurrent(points.findIndex((_, j) => isVisible(j)));
     });
   });
 }
 
-function thumbnail(into, told, number) {
-  const sheet = POINTS.sheets[told.sheet];
-  into.hidden = !sheet;
+function showThumbnail(element, data, i) {
+  const sheet = POINTS.sheets[data.sheet];
+  element.hidden = !sheet;
   if (!sheet) return;
-  const cell = told.cells[number];
-  into.style.backgroundImage = `url("${sheet.uri}")`;
-  into.style.backgroundSize = `${sheet.columns * SHOWN}px ${sheet.rows * SHOWN}px`;
-  into.style.backgroundPosition =
-    `${-(cell % sheet.columns) * SHOWN}px ${-Math.floor(cell / sheet.columns) * SHOWN}px`;
+  const cell = data.cells[i];
+  element.style.backgroundImage = `url("${sheet.uri}")`;
+  element.style.backgroundSize = `${sheet.columns * THUMB_PX}px ${sheet.rows * THUMB_PX}px`;
+  element.style.backgroundPosition =
+    `${-(cell % sheet.columns) * THUMB_PX}px ${-Math.floor(cell / sheet.columns) * THUMB_PX}px`;
 }
 
 if (navigator.clipboard) {
@@ -128,5 +128,5 @@ if (navigator.clipboard) {
   }
 }
 
-// On paper all is open.
+// Expand all details in print.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => (part.open = true)));

@@ -1,4 +1,4 @@
-"""`write_report`: from runs to one page that needs nothing else."""
+"""`write_report`: runs -> one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -13,43 +13,41 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from manyviews import __version__
-from manyviews.report.account import accounts
-from manyviews.report.chapter import Chapter, chapter, sound
-from manyviews.report.charts import sample
-from manyviews.report.curves import curves, spectra
-from manyviews.report.markup import embedded_json, prose
-from manyviews.report.tables import comparison
-from manyviews.training import ConfigError, device_of
-from manyviews.training.config import Device
-from manyviews.training.files import check_writable, write_atomically
-from manyviews.utils.text import escape_control_characters
+from manyviews.report.charts import draw_swatch
+from manyviews.report.curves import draw_metric_charts, draw_spectra
+from manyviews.report.markup import dump_script_json, format_inline_code
+from manyviews.report.section import RunSection, build_section, drop_invalid_evaluation
+from manyviews.report.summary import load_summaries
+from manyviews.report.tables import make_comparison_table
+from manyviews.training import ConfigError
+from manyviews.utils import Device, check_writable, escape_control_characters, resolve_device, write_atomic
 
-INSTANCES = 1000
-"""Of a map."""
+MAX_INSTANCES = 1000
+"""Default number of instances on a map."""
 
 
 def write_report(
     runs: Sequence[str | Path],
     path: str | Path,
     *,
-    instances: int = INSTANCES,
+    instances: int = MAX_INSTANCES,
     workers: int = 2,
     device: Device = "auto",
 ) -> int:
-    """Write one HTML file about some runs, to be opened from disk.
+    """Write one HTML file about runs, which can be opened from disk.
 
     Args:
-        runs: their directories; finished or not.
+        runs: run directories, finished or not.
         path: the .html file to write.
-        instances: of each run's test set that are on its map, and searched for neighbours.
+        instances: max test instances of each run on its map and in its neighbor search.
         workers: processes that read images from disk.
-        device: auto takes a GPU if there is one.
+        device: where to encode; auto uses a GPU if there is one.
 
     Returns:
-        how many bytes it has.
+        The size of the file in bytes.
 
     Raises:
-        ValueError: a path is no run, or the file cannot be written.
+        ValueError: a path is not a run, or the file cannot be written.
 
     Examples:
         >>> write_report(["runs/demo", "runs/other"], "report.html")  # doctest: +SKIP
@@ -58,53 +56,53 @@ def write_report(
     path = Path(path).expanduser()
     if instances < 1:
         raise ConfigError(f"instances must be >= 1, got {instances}")
-    known = [sound(account) for account in accounts(runs)]
+    summaries = [drop_invalid_evaluation(summary) for summary in load_summaries(runs)]
     check_writable(path, (".html", ".htm"))
-    where = device_of(device)
-    text = rendered([chapter(account, instances, workers, where) for account in known])
+    torch_device = resolve_device(device)
+    text = render_page([build_section(summary, instances, workers, torch_device) for summary in summaries])
     content = "\n".join(map(escape_control_characters, text.split("\n"))).encode()
-    write_atomically(path, content)
+    write_atomic(path, content)
     return len(content)
 
 
-def rendered(chapters: Sequence[Chapter]) -> str:
-    """The whole page."""
-    known = [made.account for made in chapters]
-    script, style = _file("page.js"), _file("page.css")
+def render_page(sections: Sequence[RunSection]) -> str:
+    """Render the HTML page."""
+    summaries = [section.summary for section in sections]
+    script, style = _read_asset("page.js"), _read_asset("page.css")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["prose"] = prose
-    figures, missing = curves(known)
-    spectrum, no_spectrum = spectra(known)
-    return environment.from_string(_file("page.html")).render(
-        title=known[0].name if len(known) == 1 else f"{len(known)} runs",
-        chapters=chapters,
-        comparison=comparison(known),
-        curves=figures,
-        left_out=missing,
-        spectra=spectrum,
-        no_spectrum=no_spectrum,
-        sample=sample,
-        style=Markup(style),  # noqa: S704 (the package's own)
-        script=Markup(script),  # noqa: S704 (the package's own)
-        # Nothing is fetched, and no script runs but the page's own.
+    environment.filters["inline_code"] = format_inline_code
+    curves, missing_curves = draw_metric_charts(summaries)
+    spectra, missing_spectra = draw_spectra(summaries)
+    return environment.from_string(_read_asset("page.html")).render(
+        title=summaries[0].name if len(summaries) == 1 else f"{len(summaries)} runs",
+        sections=sections,
+        comparison=make_comparison_table(summaries),
+        curves=curves,
+        missing_curves=missing_curves,
+        spectra=spectra,
+        missing_spectra=missing_spectra,
+        swatch=draw_swatch,
+        style=Markup(style),  # noqa: S704 (a file of the package)
+        script=Markup(script),  # noqa: S704 (a file of the package)
+        # The browser fetches nothing and runs only the page's script.
         policy=f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'",
-        points=embedded_json(_points(chapters)),
+        points=dump_script_json(_make_map_data(sections)),
         version=__version__,
     )
 
 
-def _points(chapters: Sequence[Chapter]) -> dict[str, Any]:
-    """For page.js: the maps, and each sheet of thumbnails once, however many runs share it."""
+def _make_map_data(sections: Sequence[RunSection]) -> dict[str, Any]:
+    """Data for page.js: the maps, and each distinct thumbnail sheet once."""
     sheets: dict[str, dict[str, Any]] = {}
     maps: dict[int, dict[str, Any]] = {}
-    for made in chapters:
-        if made.map is None:
+    for section in sections:
+        if section.map is None:
             continue
-        maps[made.account.number] = found = dict(made.map.points)
-        small = made.map.thumbnails
-        if small is not None:
-            sheet = {"uri": small.uri, "columns": small.columns, "rows": small.rows, "number": len(sheets)}
-            found["sheet"] = sheets.setdefault(small.uri, sheet)["number"]
+        maps[section.summary.index] = points = dict(section.map.points)
+        thumbs = section.map.thumbnails
+        if thumbs is not None:
+            sheet = {"uri": thumbs.uri, "columns": thumbs.columns, "rows": thumbs.rows, "index": len(sheets)}
+            points["sheet"] = sheets.setdefault(thumbs.uri, sheet)["index"]
     return {"maps": maps, "sheets": list(sheets.values())}
 
 
@@ -112,5 +110,5 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _file(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("manyviews.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Tables of numbers: runs beside each other, a run beside baselines, its geometry, modalities beside each other."""
+"""Tables: comparison of runs, scores and baselines, geometry, cross-modal retrieval."""
 
 from __future__ import annotations
 
@@ -8,199 +8,212 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from manyviews.evaluation.represent import GEOMETRY
-from manyviews.report.account import Account, whom
-from manyviews.report.scales import percent, plain
-from manyviews.training.compare import describe_evaluation, name_knn
+from manyviews.evaluation import describe_evaluation, name_knn
+from manyviews.metrics import GEOMETRY_HELP
+from manyviews.report.scales import format_number, format_percent
+from manyviews.report.summary import RunSummary, describe_monitored
 
-TRAINED = "trained encoder"
-NUMBERS = ("MAE", "Corr")
-"""Metrics that are no shares."""
-NOTHING = "\N{EN DASH}"
-FOOTNOTE = "* While it was trained: there is no evaluation yet."
+TRAINED_KEY = "trained encoder"
+NON_PERCENT_METRICS = ("MAE", "Corr")
+"""Metrics that are not fractions."""
+EN_DASH = "\N{EN DASH}"
+MONITORED_FOOTNOTE = "* Last value in training: there is no evaluation yet."
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A number, with a bar for a share, or a shade."""
+    """A value, with a bar for a fraction, or a shaded background."""
 
     text: str = ""
-    share: float | None = None
-    shade: int | None = None
-    """From 0 to 10; -1 for a field of a matrix that has nothing in it."""
-    small: str = ""
+    fraction: float | None = None
+    shade_level: int | None = None
+    """From 0 to 10; -1 for an empty cell of a matrix."""
+    subtext: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
     name: str
     cells: list[Cell]
-    strong: bool = False
-    number: int | None = None
-    """Of a run."""
-    small: str = ""
+    highlight: bool = False
+    run_index: int | None = None
+    subtext: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a head; the first column is the rows' names."""
+    """Rows of cells below a header; the first column contains the rows' names."""
 
     title: str
-    head: list[str]
+    header: list[str]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
 
 
-def comparison(accounts: Sequence[Account]) -> Table:
-    """The runs beside each other."""
-    head = ["run", "objective", "views", "kNN", "linear probe", "alignment", "uniformity", "rank", "RankMe"]
-    rows = [Row(account.name, _compared(account), number=account.number) for account in accounts]
+def make_comparison_table(summaries: Sequence[RunSummary]) -> Table:
+    """Compare the runs."""
+    header = ["run", "loss", "views", "kNN", "linear probe", "alignment", "uniformity", "rank", "RankMe"]
+    rows = [Row(summary.name, _make_comparison_cells(summary), run_index=summary.index) for summary in summaries]
     notes = []
     if any(cell.text.endswith("*") for row in rows for cell in row.cells):
-        notes.append(f"{FOOTNOTE} {whom(accounts)}")
-    if len({account.data for account in accounts}) > 1:
-        notes.append("The runs are of different data: their scores are not to be compared.")
-    for account in accounts:
-        notes += [f"{account.name}: {line}." for line in account.evaluation.get("better_baselines", [])]
-    return Table("Runs side by side", [*head, "epochs", "data"], rows, notes)
+        notes.append(f"{MONITORED_FOOTNOTE} {describe_monitored(summaries)}")
+    if len({summary.data for summary in summaries}) > 1:
+        notes.append("The runs use different datasets: their scores are not comparable.")
+    for summary in summaries:
+        notes += [f"{summary.name}: {line}." for line in summary.evaluation.get("better_baselines", [])]
+    return Table("Comparison of runs", [*header, "epochs", "data"], rows, notes)
 
 
-def _compared(account: Account) -> list[Cell]:
-    score = (account.evaluation.get("scores") or {}).get(TRAINED, {})
-    shape = account.geometry("z") or account.geometry("h")
-    knn = share_cell(score["knn"], score.get("knn_k")) if "knn" in score else _watched(account, "knn")
-    cells = [Cell(account.objective), Cell(account.views), knn]
+def _make_comparison_cells(summary: RunSummary) -> list[Cell]:
+    score = (summary.evaluation.get("scores") or {}).get(TRAINED_KEY, {})
+    geometry = summary.get_geometry("z") or summary.get_geometry("h")
+    knn = (
+        make_percent_cell(score["knn"], score.get("knn_k")) if "knn" in score else _make_monitored_cell(summary, "knn")
+    )
+    cells = [Cell(summary.loss), Cell(summary.views), knn]
     if "heads" in score:
-        cells.append(Cell("MAE " + plain(statistics.fmean(head["MAE"] for head in score["heads"]))))
+        cells.append(Cell("MAE " + format_number(statistics.fmean(head["MAE"] for head in score["heads"]))))
     else:
-        cells.append(share_cell(score.get("linear")))
-    geometry = ("alignment", "uniformity", "rank", "rankme")
-    cells += [Cell(_shape_text(shape, name)) if shape else _watched(account, name) for name in geometry]
-    return [*cells, Cell(str(account.run.config.epochs)), Cell(account.data)]
+        cells.append(make_percent_cell(score.get("linear")))
+    cells += [
+        Cell(_format_geometry(geometry, name)) if geometry else _make_monitored_cell(summary, name)
+        for name in ("alignment", "uniformity", "rank", "rankme")
+    ]
+    return [*cells, Cell(str(summary.run.config.epochs)), Cell(summary.data)]
 
 
-def _watched(account: Account, name: str) -> Cell:
-    value = account.watched(name)
+def _make_monitored_cell(summary: RunSummary, name: str) -> Cell:
+    value = summary.get_last_monitored(name)
     if value is None:
-        return Cell(NOTHING)
+        return Cell(EN_DASH)
     if name == "knn":
-        return dataclasses.replace(share_cell(value, account.watched("knn_k")), text=f"{percent(value)}*")
+        return dataclasses.replace(
+            make_percent_cell(value, summary.get_last_monitored("knn_k")), text=f"{format_percent(value)}*"
+        )
     return Cell(f"{value:.0f}*" if name == "rank" else f"{value:.3f}*")
 
 
-def share_cell(share: float | None, k: float | None = None) -> Cell:
-    """A share, with the k of a kNN below it."""
-    return Cell(NOTHING) if share is None else Cell(percent(share), share, small=f"k = {k:.0f}" if k else "")
+def make_percent_cell(value: float | None, k: float | None = None) -> Cell:
+    """A fraction as a percentage, with the k of kNN below it."""
+    return Cell(EN_DASH) if value is None else Cell(format_percent(value), value, subtext=f"k = {k:.0f}" if k else "")
 
 
-def scores_table(found: Mapping[str, Any]) -> Table:
-    """Each representation's kNN and probe, or what layers make of quantities."""
-    scores = found["scores"]
-    notes = [f"{describe_evaluation(found)}."]
-    notes += [f"Note: {note}." for note in [*found["notes"], *found.get("better_baselines", [])]]
-    if found.get("labels") == "quantities":
-        metrics = list(scores[TRAINED]["heads"][0])
-        head = ["representation", *metrics]
-        rows = [Row(name, [_metric_cell(one["heads"], m) for m in metrics]) for name, one in scores.items()]
+def make_scores_table(result: Mapping[str, Any]) -> Table:
+    """Scores of each representation: kNN and linear probe, or metrics of regression targets."""
+    scores = result["scores"]
+    notes = [f"{describe_evaluation(result)}."]
+    notes += [f"Note: {note}." for note in [*result["notes"], *result.get("better_baselines", [])]]
+    if result.get("labels") == "quantities":
+        metrics = list(scores[TRAINED_KEY]["heads"][0])
+        header = ["representation", *metrics]
+        rows = [Row(name, [_make_metric_cell(score["heads"], m) for m in metrics]) for name, score in scores.items()]
     else:
-        few = scores[TRAINED].get("few", {})
-        head = ["representation", name_knn(scores[TRAINED]), "linear probe"]
-        head += [f"{one['labels']:,} labels" for one in few.values()]
+        few = scores[TRAINED_KEY].get("few", {})
+        header = ["representation", name_knn(scores[TRAINED_KEY]), "linear probe"]
+        header += [f"{fraction['labels']:,} labels" for fraction in few.values()]
         rows = [
             Row(
                 name,
                 [
-                    share_cell(one.get("knn")),
-                    share_cell(one.get("linear")),
-                    *(_draws(one.get("few", {}).get(key, {}).get("linear")) for key in few),
+                    make_percent_cell(score.get("knn")),
+                    make_percent_cell(score.get("linear")),
+                    *(_make_mean_std_cell(score.get("few", {}).get(key, {}).get("linear")) for key in few),
                 ],
             )
-            for name, one in scores.items()
+            for name, score in scores.items()
         ]
-    rows = [Row(row.name, row.cells, strong=row.name == TRAINED) for row in rows]
-    return Table("Evaluation beside baselines", head, rows, notes)
+    rows = [Row(row.name, row.cells, highlight=row.name == TRAINED_KEY) for row in rows]
+    return Table("Evaluation", header, rows, notes)
 
 
-def _metric_cell(heads: Sequence[Mapping[str, float]], metric: str) -> Cell:
-    value = _mean_of(heads, metric)
+def _make_metric_cell(heads: Sequence[Mapping[str, float]], metric: str) -> Cell:
+    value = _compute_mean(heads, metric)
     if value is None:
-        return Cell(NOTHING)
-    return Cell(f"{value:.3f}") if metric in NUMBERS else share_cell(value)
+        return Cell(EN_DASH)
+    return Cell(f"{value:.3f}") if metric in NON_PERCENT_METRICS else make_percent_cell(value)
 
 
-def _mean_of(heads: Sequence[Mapping[str, float]], metric: str) -> float | None:
-    known = [head[metric] for head in heads if head.get(metric) is not None]
-    return statistics.fmean(known) if known else None
+def _compute_mean(heads: Sequence[Mapping[str, float]], metric: str) -> float | None:
+    values = [head[metric] for head in heads if head.get(metric) is not None]
+    return statistics.fmean(values) if values else None
 
 
-def _draws(shares: Sequence[float] | None) -> Cell:
-    if not shares:
-        return Cell(NOTHING)
-    mean = statistics.fmean(shares)
-    spread = f" ± {100 * statistics.stdev(shares):.1f}" if len(shares) > 1 else ""
-    return Cell(percent(mean) + spread, mean)
+def _make_mean_std_cell(values: Sequence[float] | None) -> Cell:
+    if not values:
+        return Cell(EN_DASH)
+    mean = statistics.fmean(values)
+    std = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return Cell(format_percent(mean) + std, mean)
 
 
-def geometry_table(account: Account) -> Table | None:
-    """How representations and embeddings lie on the sphere."""
-    shapes = {kind: shape for kind in "hz" if (shape := account.geometry(kind))}
-    if not shapes:
+def make_geometry_table(summary: RunSummary) -> Table | None:
+    """Geometry of representations and embeddings; None if it was not evaluated."""
+    by_kind = {kind: geometry for kind in "hz" if (geometry := summary.get_geometry(kind))}
+    if not by_kind:
         return None
     names = {"h": "representations h", "z": "embeddings z"}
     rows = [
-        Row(name.replace("rankme", "RankMe"), [Cell(_shape_text(one, name)) for one in shapes.values()], small=says)
-        for name, says in GEOMETRY.items()
-        if any(shape.get(name) is not None for shape in shapes.values())
+        Row(
+            name.replace("rankme", "RankMe"),
+            [Cell(_format_geometry(one, name)) for one in by_kind.values()],
+            subtext=help_text,
+        )
+        for name, help_text in GEOMETRY_HELP.items()
+        if any(geometry.get(name) is not None for geometry in by_kind.values())
     ]
-    looked = account.evaluation["geometry"]
-    what = "modalities" if "modalities" in account.evaluation else "views"
-    note = f"{looked['views']} {what} of {looked['instances']:,} {account.evaluation['split']} instances."
-    return Table("Geometry", ["", *(names[kind] for kind in shapes)], rows, [note])
+    settings = summary.evaluation["geometry"]
+    unit = "modalities" if "modalities" in summary.evaluation else "views"
+    note = f"{settings['views']} {unit} of {settings['instances']:,} {summary.evaluation['split']} instances."
+    return Table("Geometry", ["", *(names[kind] for kind in by_kind)], rows, [note])
 
 
-def _shape_text(shape: Mapping[str, Any], name: str) -> str:
-    value = shape.get(name)
+def _format_geometry(geometry: Mapping[str, Any], name: str) -> str:
+    value = geometry.get(name)
     if value is None:
-        return NOTHING
+        return EN_DASH
     if name == "rank":
-        return f"{value} of {shape['dimensions']}"
-    return percent(value) if name == "recall@1" else f"{value:.1f}" if name == "rankme" else f"{value:.3f}"
+        return f"{value} of {geometry['dimensions']}"
+    return format_percent(value) if name == "recall@1" else f"{value:.1f}" if name == "rankme" else f"{value:.3f}"
 
 
-def retrieval_table(found: Mapping[str, Any]) -> Table | None:
-    """How often each modality finds the other of the same instance: rows find columns."""
-    pairs = found.get("retrieval") or {}
+def make_retrieval_table(result: Mapping[str, Any]) -> Table | None:
+    """Recall of cross-modal retrieval: rows query columns."""
+    pairs = result.get("retrieval") or {}
     if not pairs:
         return None
-    names = [name for name in found["modalities"] if name not in found["dropped"]]
+    names = [name for name in result["modalities"] if name not in result["dropped"]]
     rows = []
-    for one in names:
+    for source in names:
         cells = []
-        for other in names:
-            pair = pairs.get(f"{one} to {other}")
-            cells.append(Cell("·", shade=-1) if pair is None else _recall(pair))
-        rows.append(Row(one, cells))
+        for target in names:
+            pair = pairs.get(f"{source} to {target}")
+            cells.append(Cell("·", shade_level=-1) if pair is None else _make_recall_cell(pair))
+        rows.append(Row(source, cells))
     counts = sorted({pair["instances"] for pair in pairs.values()})
-    among = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-    chance = f"; by chance {percent(1 / counts[0])}" if len(counts) == 1 else ""
-    note = f"Recall at 1 (below it at 5 and at 10) among {among} instances{chance}. Rows look for columns."
+    total = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    chance = f"; chance level {format_percent(1 / counts[0])}" if len(counts) == 1 else ""
+    note = f"Recall at 1 (below: at 5 and at 10) among {total} instances{chance}. Rows query columns."
     return Table("Cross-modal retrieval", ["from \\ to", *names], rows, [note])
 
 
-def _recall(pair: Mapping[str, float]) -> Cell:
-    share = pair["recall@1"]
-    return Cell(percent(share), shade=round(10 * share), small=f"{pair['recall@5']:.0%} · {pair['recall@10']:.0%}")
+def _make_recall_cell(pair: Mapping[str, float]) -> Cell:
+    recall = pair["recall@1"]
+    return Cell(
+        format_percent(recall),
+        shade_level=round(10 * recall),
+        subtext=f"{pair['recall@5']:.0%} · {pair['recall@10']:.0%}",
+    )
 
 
-def between_table(found: Mapping[str, Any]) -> Table | None:
-    """Alignment and uniformity of each pair of modalities, and of each one."""
-    geometry = found.get("geometry") or {}
-    shape = geometry.get("z") or geometry.get("h") or {}
-    if "pairs" not in shape:
+def make_pairwise_geometry_table(result: Mapping[str, Any]) -> Table | None:
+    """Geometry of each pair of modalities and of each modality."""
+    geometry = result.get("geometry") or {}
+    by_modality = geometry.get("z") or geometry.get("h") or {}
+    if "pairs" not in by_modality:
         return None
     rows = [
-        Row(name, [Cell(_shape_text(one, key)) for key in ("alignment", "uniformity", "rankme")])
-        for name, one in {**shape["pairs"], **shape["each"]}.items()
+        Row(name, [Cell(_format_geometry(one, key)) for key in ("alignment", "uniformity", "rankme")])
+        for name, one in {**by_modality["pairs"], **by_modality["each"]}.items()
     ]
     kind = "embeddings z" if "z" in geometry else "representations h"
     return Table(f"Geometry of modalities, {kind}", ["", "alignment", "uniformity", "RankMe"], rows)

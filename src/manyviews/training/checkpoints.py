@@ -1,7 +1,7 @@
-"""Checkpoints: plain tensors and numbers in files that tell whether they are whole.
+"""Checkpoints: files of plain tensors and numbers whose names contain a digest of their content.
 
-A file is named by its step and its content's digest (`step-00000120-5f3a90c2.pt`): torch reads a file with flipped bits
-without a word, so the digest is compared before it is read. Nothing in it is executed (`weights_only`).
+torch loads a file with flipped bits without an error, so the digest (`step-00000120-5f3a90c2.pt`) is compared first.
+Loading executes no code (`weights_only`).
 """
 
 from __future__ import annotations
@@ -16,76 +16,78 @@ from typing import Any
 
 import torch
 
-from manyviews.data.pickles import check_tensor_pickle
-from manyviews.training.files import write_atomically
-from manyviews.utils.budget import Budget
-from manyviews.utils.untrusted import check_regular
+from manyviews.data import check_tensor_pickle
+from manyviews.utils import Budget, check_regular, write_atomic
 
 _NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{8})\.pt")
 
 
 class CheckpointError(ValueError):
-    """No checkpoint of a run can be read."""
+    """A checkpoint cannot be loaded."""
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
-    """Write a checkpoint, then remove all but the last `keep`. An OSError leaves the older ones as they are."""
+    """Write a checkpoint, then remove all but the last `keep`. After an OSError the older ones are untouched."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     content = buffer.getvalue()
     path = folder / f"step-{step:08d}-{_digest(content)}.pt"
     folder.mkdir(exist_ok=True)
-    write_atomically(path, content)
-    older = [old for old in checkpoints(folder) if _step(old) < step]
+    write_atomic(path, content)
+    older = [old for old in list_checkpoints(folder) if _parse_step(old) < step]
     kept = {path, *older[: keep - 1]}
-    # What claims to be of this step or a later one is damaged, or we would have begun there.
-    for old in {*checkpoints(folder), *folder.glob(".step-*")} - kept:
+    # Checkpoints of this step or later ones are corrupt: otherwise the run would have resumed from them.
+    for old in {*list_checkpoints(folder), *folder.glob(".step-*")} - kept:
         old.unlink(missing_ok=True)
     return path
 
 
 def keep_newest(folder: Path) -> None:
-    """Remove all checkpoints but the newest that can be read."""
-    found = checkpoints(folder)
-    newest = next((path for path in found if _is_whole(path)), None)
-    for path in (*found, *folder.glob(".step-*")):
+    """Remove all checkpoints except the newest intact one."""
+    paths = list_checkpoints(folder)
+    newest = next((path for path in paths if _is_intact(path)), None)
+    for path in (*paths, *folder.glob(".step-*")):
         if newest is not None and path != newest:
             path.unlink(missing_ok=True)
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The newest whole checkpoint; None if there is none at all.
+    """Load the newest intact checkpoint; return None if there are no checkpoints.
 
     Raises:
-        CheckpointError: there are some, and none is whole.
+        CheckpointError: there are checkpoints, but none is intact.
     """
-    found = checkpoints(folder)
-    for path in found:
-        if (state := _load_if_whole(path)) is not None:
+    paths = list_checkpoints(folder)
+    for path in paths:
+        if (state := _load_if_intact(path)) is not None:
             return state
-    if found:
-        raise CheckpointError(f"none of {len(found)} checkpoints in {folder} can be read: start again with --overwrite")
+    if paths:
+        raise CheckpointError(
+            f"none of the {len(paths)} checkpoints in {folder} can be loaded: start again with --overwrite"
+        )
     return None
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The files in a folder, newest first."""
-    return sorted((path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)), key=_step, reverse=True)
+def list_checkpoints(folder: Path) -> list[Path]:
+    """List the checkpoints in a folder, newest first."""
+    return sorted(
+        (path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)), key=_parse_step, reverse=True
+    )
 
 
-def _step(path: Path) -> int:
+def _parse_step(path: Path) -> int:
     return int(path.name.split("-")[1])
 
 
-def _load_if_whole(path: Path) -> dict[str, Any] | None:
+def _load_if_intact(path: Path) -> dict[str, Any] | None:
     try:
         return _load(path)
     except CheckpointError as error:
-        warnings.warn(f"the checkpoint {path} cannot be used: {error}; trying the one before it", stacklevel=3)
+        warnings.warn(f"cannot load the checkpoint {path}: {error}; trying the previous one", stacklevel=3)
         return None
 
 
-def _is_whole(path: Path) -> bool:
+def _is_intact(path: Path) -> bool:
     try:
         _load(path)
     except CheckpointError:
@@ -94,31 +96,31 @@ def _is_whole(path: Path) -> bool:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """What a file holds, whoever wrote it: its structure is checked before torch makes tensors of it."""
+    """Load an untrusted file: its structure is checked before torch allocates tensors."""
     try:
         size = check_regular(path)
         Budget(path, size).take(size)
         content = path.read_bytes()
         match = _NAME.fullmatch(path.name)
         if match is None or match[2] != _digest(content):
-            raise CheckpointError("its content is not what was written, so it is truncated or damaged")
+            raise CheckpointError("its content does not match its digest, so it is truncated or corrupt")
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            inside = {one.filename: one for one in archive.infolist()}
-            if any(one.compress_type != zipfile.ZIP_STORED for one in inside.values()):
+            members = {member.filename: member for member in archive.infolist()}
+            if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
                 raise CheckpointError("it is compressed")
-            (data,) = (one for name, one in inside.items() if name.endswith("/data.pkl"))
+            (data,) = (member for name, member in members.items() if name.endswith("/data.pkl"))
             folder = data.filename.removesuffix(".pkl")
-            records = {name.removeprefix(f"{folder}/"): one.file_size for name, one in inside.items()}
+            records = {name.removeprefix(f"{folder}/"): member.file_size for name, member in members.items()}
             with archive.open(data) as file:
                 check_tensor_pickle(file, str(path), data.file_size, records)
         state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
-    # What torch and zipfile say of a file that was made to break them is of any kind.
+    # torch and zipfile raise exceptions of any type for a malicious file.
     except Exception as error:
         raise CheckpointError(f"{error}") from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"it holds a {type(state).__name__}")
+        raise CheckpointError(f"expected a dict, got a {type(state).__name__}")
     return state
 
 

@@ -1,11 +1,10 @@
-"""Everything that makes a training what it is, in one typed value: flags change it, a run keeps it."""
+"""`Config`: all settings of a training run, its validation, and its YAML form."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import typing
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,320 +14,345 @@ from typing import Any, Literal
 import tyro
 import yaml
 
-from manyviews.losses import get_objective
-from manyviews.models import ENCODERS, get_encoder
-from manyviews.models.resnet import Stem
-from manyviews.utils.text import describe_type
-from manyviews.utils.untrusted import parse_yaml
-from manyviews.views import SimCLRPolicy, fixed_batch
+from manyviews.loading import count_instances_per_batch
+from manyviews.losses import get_loss
+from manyviews.models import ENCODERS, Stem, get_encoder
+from manyviews.transforms import SimCLRTransform
+from manyviews.utils import Device, describe_type, parse_yaml, suggest
 
 LimitOrder = Literal["sample", "first"]
-Policy = Literal["crops", "modalities"]
-Optimiser = Literal["sgd", "lars", "adamw"]
+Task = Literal["images", "multimodal"]
+OptimizerName = Literal["sgd", "lars", "adamw"]
 Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
-Device = Literal["auto", "cpu", "cuda", "mps"]
 Logger = Literal["tensorboard", "wandb", "wandb-offline"]
 
-MADE_WITH = "made_with"
-"""What a run writes beside the fields: versions, commit, date. A run's config is thus a recipe too."""
-EXTENDED = "extended"
-"""What a run writes beside the fields where its number of epochs was changed on the way."""
-
-
-BATCH_SIZE = 128
-"""Of a config that gives none, where there are enough instances."""
+PROVENANCE_KEY = "provenance"
+"""Key of config.yaml for versions, commit and date, in addition to the fields."""
+EXTENSIONS_KEY = "extensions"
+"""Key of config.yaml for later changes of the number of epochs, in addition to the fields."""
+DEFAULT_BATCH_SIZE = 128
+"""Instances per batch if the config has no batch_size and the data are large enough."""
 
 
 class ConfigError(ValueError):
-    """A config that cannot be trained with; the message names the field."""
+    """An invalid config; the message names the field."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What to train on, what to train, and how.
+    """All settings of a training run: data, views, model, loss, optimization and logging.
 
     Examples:
-        >>> Config(objective="pvc", views=3).instances
+        >>> Config(loss="pvc", views=3).instances_per_batch
         128
     """
 
     data: str = "photos"
-    """photos, digits, cifar10, cifar100, or a path: a folder of images, a .npz or .npy file, a bundle of features."""
-    limit: int | None = None
-    """Take only so many of the training instances."""
-    limit_order: LimitOrder = "sample"
-    """Which ones: a sample, the same for all seeds and with as many of each class as can be; or the first ones."""
-    classes: Path | None = None
-    """A text file that names the classes (subfolders) to take, one a line."""
-    strict: bool = False
-    """A broken image is an error, instead of being named and left out."""
-    follow_links: bool = False
-    """Take images behind links that lead out of the folder."""
-    held_out: int | None = None
-    """Training instances that are only monitored. If not given, a tenth of them, 20 to 250, and none of fewer than 100.
-    With 0 all are trained on, and some of these are monitored: their kNN is then better than that of new instances."""
+    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a .npz or .npy file, or a file of
+    multimodal features."""
+    max_instances: int | None = None
+    """Use at most this many training instances."""
+    subset: LimitOrder = "sample"
+    """Which instances max_instances keeps. sample: a random sample balanced over the classes, the same for all seeds;
+    first: the first ones."""
+    class_list: Path | None = None
+    """Text file with the names of the classes (subfolders) to use, one per line."""
+    raise_on_corrupt: bool = False
+    """Stop with an error at a corrupt image instead of skipping it with a warning."""
+    follow_symlinks: bool = False
+    """Follow symbolic links that lead out of the image folder."""
+    monitor_size: int | None = None
+    """Number of training instances that are only monitored, not trained on. Default: a tenth, between 20 and 250, or 0
+    if there are fewer than 100. With 0, some of the trained instances are monitored, and their kNN accuracy is higher
+    than that of new instances."""
 
-    policy: Policy = "crops"
-    """Where views come from: augmented crops of images, or the modalities of an instance."""
+    task: Task = "images"
+    """Kind of views. images: random augmentations of an image; multimodal: the modalities of an instance."""
     views: int = 4
-    """Views of each instance; of modalities 0, for as many as there are."""
-    size: int | None = None
-    """Height and width of a view; the images' own, at most 224, if not given."""
-    scale: tuple[float, float] = (0.2, 1.0)
-    """Share of the image's area in a crop."""
-    strength: float | None = None
-    """How strong the colour jitter is; 0.5 for small images and 1 for large ones if not given."""
-    blur: float | None = None
-    """Probability of a blur; 0 for small images and 0.5 for large ones if not given."""
+    """Number of views per instance. For the multimodal task 0 means all modalities."""
+    image_size: int | None = None
+    """Height and width of a view in pixels. Default: that of the images, at most 224."""
+    crop_scale: tuple[float, float] = (0.2, 1.0)
+    """Minimum and maximum area of a random crop, as fractions of the image."""
+    jitter_strength: float | None = None
+    """Strength of the color jitter. Default: 0.5 for views of up to 64 pixels, 1 for larger ones."""
+    blur_prob: float | None = None
+    """Probability of a Gaussian blur. Default: 0 for views of up to 64 pixels, 0.5 for larger ones."""
 
     modalities: tuple[str, ...] = ()
-    """Which modalities are the views; all if none are named."""
-    missing: float = 0.0
-    """Share of the modalities of training instances that are left out on purpose, drawn by the seed."""
+    """Modalities to use as views. Default: all."""
+    missing_rate: float = 0.0
+    """Fraction of the training instances' modalities that is removed at random (depends on the seed)."""
 
     encoder: str = "resnet-small"
-    """Of images: resnet18, resnet50, resnet-small, timm:NAME or torchvision:NAME."""
+    """Image encoder: resnet18, resnet50, resnet-small, timm:NAME or torchvision:NAME."""
     stem: Stem | None = None
-    """Of our ResNets: for large or small images; by the size of the views if not given."""
-    width: float | None = None
-    """Of our ResNets: multiplies the channels; the encoder's own if not given."""
-    projection: int = 128
-    """Dimensions of the embedding."""
-    each_view: bool = False
-    """Batch norm sees each view by itself instead of all together."""
-    dim: int = 128
-    """Of modalities: dimensions of the representation of each."""
-    layers: int = 3
-    """How many layers the transformers have that encode sequences."""
-    heads: int = 8
-    """How many attention heads these layers have."""
+    """First layers of a built-in ResNet: for ImageNet-sized or for small images. Default: by the size of the views."""
+    width_mult: float | None = None
+    """Multiplier for the number of channels of a built-in ResNet. Default: that of the encoder."""
+    embed_dim: int = 128
+    """Dimension of the embeddings."""
+    per_view_batch_norm: bool = False
+    """Compute batch norm statistics for each view separately instead of over all views."""
+    hidden_dim: int = 128
+    """Dimension of each modality's representation."""
+    transformer_layers: int = 3
+    """Number of layers of the transformers that encode sequences."""
+    transformer_heads: int = 8
+    """Number of attention heads of these transformers."""
     dropout: float = 0.1
-    """Share of the activations that encoders of features drop in training."""
+    """Dropout probability of the feature encoders."""
 
     init: Path | None = None
-    """A finished run whose encoder and head the training begins with; or a .safetensors file of an encoder alone."""
+    """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only)."""
 
-    objective: str = "mv-dhel"
-    """As `manyviews losses` lists them."""
-    released: bool = False
-    """The objective as the authors' released code has it, where that departs from the paper's equation."""
+    loss: str = "mv-dhel"
+    """Loss; `manyviews list-losses` lists all."""
+    released_variant: bool = False
+    """Use the loss as in the authors' released code where that differs from the paper's equation."""
     temperature: float | None = None
-    """Of the objective; its own, mostly 0.5, if not given."""
-    learnable: tyro.conf.DisallowNone[bool | None] = None
-    """Learn the temperature; of siglip the bias too. As the objective does of itself if not given."""
+    """Temperature of the loss. Default: that of the loss, usually 0.5."""
+    learn_temperature: tyro.conf.DisallowNone[bool | None] = None
+    """Learn the temperature (and SigLIP's bias). Default: that of the loss."""
     supervised: bool = False
-    """Learn from the labels instead, with a linear layer on all modalities: what contrastive training may hope for."""
+    """Supervised baseline: train with labels through a linear layer on the fused modalities."""
 
     epochs: int = 10
-    """Passes through the data."""
+    """Number of passes over the training data."""
     batch_size: int | None = None
-    """Instances of a batch, on all ranks together. If not given 128, or as many as there are to train on."""
-    fixed_batch: bool = False
-    """The batch size counts views instead of instances: it holds batch_size / views instances."""
-    micro_batch: int | None = None
-    """Embed so many instances at once on each rank, for less memory; the gradient stays that of the whole batch.
-    Batch norm then normalises each piece by itself."""
-    optimiser: Optimiser = "sgd"
-    """What changes the weights."""
+    """Instances per batch, over all ranks. Default: 128, or all training instances if there are fewer."""
+    batch_counts_views: bool = False
+    """Interpret batch_size as a number of views: a batch then has batch_size / views instances."""
+    grad_cache_chunk: int | None = None
+    """Embed at most this many instances at once on each rank to save memory; the gradient is still that of the full
+    batch. Batch norm then normalizes each chunk separately."""
+    optimizer: OptimizerName = "sgd"
+    """Optimizer."""
     learning_rate: float = 1.0
-    """At its highest, for a batch of 256: scaled by instances / 256."""
-    warmup: float = 0.1
-    """Share of the steps in which the learning rate rises; then it falls to zero as a cosine."""
+    """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256."""
+    warmup_fraction: float = 0.1
+    """Fraction of the steps with linear warm-up; afterwards the learning rate decays to zero as a cosine."""
     momentum: float = 0.9
-    """Share of the last step that SGD and LARS add to the next."""
+    """Momentum of SGD and LARS."""
     weight_decay: float = 1e-6
-    """Of weights; biases and norms have none."""
-    trust: float = 1e-3
-    """Share of a weight's length that a step of LARS may change, at a learning rate of 1."""
+    """Weight decay; biases and normalization layers have none."""
+    lars_trust_coefficient: float = 1e-3
+    """Trust coefficient of LARS."""
     seed: int = 0
-    """Of the weights, the order of instances and their views."""
+    """Seed of the initial weights, the batches and the views."""
 
     device: Device = "auto"
-    """auto takes a GPU if there is one."""
+    """Device; auto uses a GPU if available."""
     devices: int = 1
-    """Processes on this machine, each with a device; torchrun and SLURM set it themselves."""
-    nodes: int = 1
-    """Machines; torchrun and SLURM set it themselves."""
+    """Number of processes on this machine, one per device; torchrun and SLURM set it."""
+    num_nodes: int = 1
+    """Number of machines; torchrun and SLURM set it."""
     precision: Precision = "32"
-    """Of the encoder; the objective is computed in 32 bits at least."""
+    """Floating-point precision of the encoder; the loss uses at least 32 bits."""
     sync_batch_norm: bool = True
-    """On several ranks batch norm sees the whole batch, as one rank would."""
-    threads: int | None = None
-    """CPU threads of each process. If not given, one for encoders of vectors and short sequences; else the CPUs that it
-    may use (affinity, cgroup quota) divided among the processes, at most OMP_NUM_THREADS and MKL_NUM_THREADS."""
-    workers: int = 2
-    """Processes that read images from disk; images in memory need none."""
+    """Compute batch norm statistics over the batches of all ranks."""
+    cpu_threads: int | None = None
+    """CPU threads per process. Default: 1 for encoders of vectors and short sequences; otherwise the available CPUs
+    (affinity, cgroup quota) divided by the number of processes, at most OMP_NUM_THREADS and MKL_NUM_THREADS."""
+    num_workers: int = 2
+    """Number of processes that read images from disk; images in memory need none."""
     detect_anomaly: bool = False
-    """Find the operation that makes the first NaN of a gradient; slow."""
+    """Report the operation that produces the first NaN gradient (slow)."""
 
-    eval_every: int = 0
-    """Steps between looks at the watched instances (kNN, alignment, uniformity, rank); 0 for ten in a run."""
+    monitor_every: int = 0
+    """Steps between evaluations of the monitored instances (kNN, alignment, uniformity, rank); 0 = ten per run."""
     knn_k: int | None = None
-    """Neighbors that vote in kNN, at most all training instances. If not given: a tenth of the mean number of training
-    instances in a class, from 1 to 200; on CIFAR and ImageNet 200, as in the paper,
-    where classes have as many."""
+    """Number of neighbors for kNN, at most the number of training instances. Default: a tenth of the mean class size,
+    between 1 and 200; for CIFAR and ImageNet 200, as in the paper, if classes are that large."""
     log_every: int = 10
-    """Steps between writes to metrics.csv, which has a row for each step."""
+    """Steps between writes to metrics.csv, which has one row per step."""
     loggers: tuple[Logger, ...] = ()
-    """Where metrics go besides metrics.csv."""
-    save_every: int = 0
-    """Steps between checkpoints; 0 for none by steps."""
-    save_minutes: float = 1.0
-    """Minutes between checkpoints; 0 for none by time. One is made at the end too."""
-    keep: int = 2
-    """Checkpoints that are kept."""
-    probe: bool = True
-    """End with an evaluation: kNN, linear probe and geometry, beside raw features and the untrained encoder."""
+    """Additional destinations of the metrics."""
+    checkpoint_every_steps: int = 0
+    """Steps between checkpoints; 0 = no checkpoints by steps."""
+    checkpoint_every_minutes: float = 1.0
+    """Minutes between checkpoints; 0 = no checkpoints by time. There is always one at the end."""
+    keep_checkpoints: int = 2
+    """Number of checkpoints to keep."""
+    evaluate_at_end: bool = True
+    """Evaluate the trained encoder (kNN, linear probe, geometry) and compare it with raw features and the untrained
+    encoder."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, accept(Config, field.name, getattr(self, field.name)))
+            object.__setattr__(self, field.name, coerce_field(Config, field.name, getattr(self, field.name)))
 
     @property
-    def instances(self) -> int:
-        """Of a batch, on all ranks together."""
-        size = BATCH_SIZE if self.batch_size is None else self.batch_size
-        return fixed_batch(size, self.views) if self.fixed_batch else size
+    def instances_per_batch(self) -> int:
+        """Instances per batch, over all ranks."""
+        size = DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
+        return count_instances_per_batch(size, self.views) if self.batch_counts_views else size
 
     def check(self) -> None:
-        """Raise a ConfigError for the first thing that cannot be."""
+        """Raise a ConfigError for the first invalid field."""
         default = Config()
-        for policy, names in _ONLY.items():
-            for name in names if policy != self.policy else ():
+        for task, names in TASK_ONLY_FIELDS.items():
+            for name in names if task != self.task else ():
                 if getattr(self, name) != getattr(default, name):
-                    raise ConfigError(f"{name} is for the policy {policy}, and the policy is {self.policy}")
-        if self.policy == "crops" and self.views < 2:
-            raise ConfigError(f"views must be >= 2, got {self.views}: an objective contrasts views of an instance")
-        for name, least in _LEAST.items():
+                    raise ConfigError(f"{name} requires task {task}, got task {self.task}")
+        if self.task == "images" and self.views < 2:
+            raise ConfigError(f"views must be >= 2, got {self.views}")
+        for name, minimum in MINIMUMS.items():
             value = getattr(self, name)
-            if value is not None and not least <= value < 2**62:  # false for NaN too
-                raise ConfigError(f"{name} must be a number >= {least}, got {value}")
-        if self.held_out == 1:
-            raise ConfigError("held_out must be 0, or at least 2 instances to compare, got 1")
+            if value is not None and not minimum <= value < 2**62:  # also rejects NaN
+                raise ConfigError(f"{name} must be a number >= {minimum}, got {value}")
+        if self.monitor_size == 1:
+            raise ConfigError("monitor_size must be 0 or >= 2, got 1")
         if self.momentum >= 1:
             raise ConfigError(f"momentum must be < 1, got {self.momentum}")
         for name in ("temperature", "learning_rate"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{name} must be > 0, got {value}")
-        for name in ("missing", "dropout"):
+        for name in ("missing_rate", "dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is a share, from 0 to less than 1, got {getattr(self, name)}")
-        if self.dim % self.heads or self.dim % 2:
-            raise ConfigError(f"dim must be even and divide among the heads, got {self.dim} and {self.heads} heads")
-        if not 0 <= self.warmup <= 1:
-            raise ConfigError(f"warmup is a share of the steps, from 0 to 1, got {self.warmup}")
+                raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.hidden_dim % self.transformer_heads or self.hidden_dim % 2:
+            raise ConfigError(
+                f"hidden_dim must be even and divisible by transformer_heads, got {self.hidden_dim} and "
+                f"{self.transformer_heads} heads"
+            )
+        if not 0 <= self.warmup_fraction <= 1:
+            raise ConfigError(f"warmup_fraction must be in [0, 1], got {self.warmup_fraction}")
         try:
-            if self.instances < 2:
-                raise ConfigError(f"a batch needs at least two instances, got {self.instances}")
-            most = get_objective(self.objective).most_views
+            if self.instances_per_batch < 2:
+                raise ConfigError(f"a batch must have at least 2 instances, got {self.instances_per_batch}")
+            max_views = get_loss(self.loss).max_views
             if ":" not in self.encoder and self.encoder not in ENCODERS:
-                get_encoder(self.encoder)  # says which there are
-            SimCLRPolicy(self.size or 32, strength=self.strength or 0.0, blur=self.blur or 0.0, scale=self.scale)
+                get_encoder(self.encoder)  # raises an error that lists the encoders
+            SimCLRTransform(
+                self.image_size or 32,
+                jitter_strength=self.jitter_strength or 0.0,
+                blur_prob=self.blur_prob or 0.0,
+                crop_scale=self.crop_scale,
+            )
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        if self.policy == "crops" and self.views > most:
-            raise ConfigError(f"{self.objective} is for {most} views, got views {self.views}: try pwe-{self.objective}")
+        if self.task == "images" and self.views > max_views:
+            raise ConfigError(f"{self.loss} supports {max_views} views, got views {self.views}: try pwe-{self.loss}")
 
-    def settled(self) -> Config:
-        """The config with the objective's own temperature, and whether it is learned, where it leaves them open.
+    def with_loss_defaults(self) -> Config:
+        """Fill in the loss's default for the temperature, and for whether it is learned.
 
         Examples:
-            >>> config = Config(objective="siglip").settled()
-            >>> config.temperature, config.learnable
+            >>> config = Config(loss="siglip").with_loss_defaults()
+            >>> config.temperature, config.learn_temperature
             (0.1, True)
         """
-        if self.temperature is not None and self.learnable is not None:
+        if self.temperature is not None and self.learn_temperature is not None:
             return self
-        own, fixed = get_objective(self.objective), get_objective(self.objective, learnable=False).temperature
-        return dataclasses.replace(
-            self,
-            temperature=float(fixed) if self.temperature is None else self.temperature,
-            learnable=own.log_temperature is not None if self.learnable is None else self.learnable,
-        )
+        temperature, learned = self.temperature, self.learn_temperature
+        if temperature is None:
+            temperature = float(get_loss(self.loss, learn_temperature=False).temperature)
+        if learned is None:
+            learned = get_loss(self.loss).log_temperature is not None
+        return dataclasses.replace(self, temperature=temperature, learn_temperature=learned)
 
     def to_yaml(self) -> str:
-        """The fields, one a line; `Config.from_yaml` reads them."""
-        return yaml.safe_dump({name: _plain(value) for name, value in vars(self).items()}, sort_keys=False)
+        """Return the fields as YAML, which `Config.from_yaml` reads."""
+        return yaml.safe_dump({name: _to_plain(value) for name, value in vars(self).items()}, sort_keys=False)
 
     @classmethod
     def from_yaml(cls, text: str, where: str = "the config") -> Config:
-        """A config from the fields in a YAML text; those left out have their defaults."""
+        """Parse a YAML text; fields that are not in it have their defaults."""
         try:
             fields = parse_yaml(text)
-            for name in (MADE_WITH, EXTENDED):
+            for name in (PROVENANCE_KEY, EXTENSIONS_KEY):
                 fields.pop(name, None)
-            return cls().changed(fields, where)
+            return cls().with_fields(fields, where)
         except ConfigError:
             raise
-        except (ValueError, OverflowError) as error:  # numbers that are too large for their field, or to be shown
-            raise ConfigError(f"{where} cannot be read: {error}") from error
+        except (ValueError, OverflowError) as error:  # a number that is too large for its field, or to print
+            raise ConfigError(f"cannot parse {where}: {error}") from error
 
-    def changed(self, fields: Mapping[str, Any], where: str = "the config") -> Config:
-        """The config with other values of some fields."""
-        known = {field.name for field in dataclasses.fields(self)}
+    def with_fields(self, fields: Mapping[str, Any], where: str = "the config") -> Config:
+        """Return a copy with new values of some fields."""
+        existing = {field.name for field in dataclasses.fields(self)}
         for name in fields:
-            if name not in known:
-                raise ConfigError(f"{where} has a field {name!r}, which is unknown{nearest(name, known)}")
-        return dataclasses.replace(self, **{name: accept(Config, name, value, where) for name, value in fields.items()})
+            if name not in existing:
+                raise ConfigError(f"unknown field {name!r} in {where}{suggest(name, existing)}")
+        return dataclasses.replace(
+            self, **{name: coerce_field(Config, name, value, where) for name, value in fields.items()}
+        )
 
-    def result(self) -> dict[str, Any]:
-        """What decides the result, as plain values."""
-        return {name: _plain(value) for name, value in vars(self).items() if name not in _HOW}
+    def get_result_fields(self) -> dict[str, Any]:
+        """Return the fields that affect the result, as plain values."""
+        return {name: _to_plain(value) for name, value in vars(self).items() if name not in RUNTIME_FIELDS}
 
-    def different(self, other: Config) -> list[str]:
-        """The fields in which the two differ and would give another result."""
-        return [n for n, value in vars(self).items() if n not in _HOW and value != getattr(other, n)]
+    def list_changed_fields(self, other: Config) -> list[str]:
+        """List the fields that differ and affect the result."""
+        return [n for n, value in vars(self).items() if n not in RUNTIME_FIELDS and value != getattr(other, n)]
 
 
-_HOW = {
-    "data", "classes", "device", "devices", "nodes", "threads", "workers", "detect_anomaly", "eval_every", "knn_k",
-    "log_every", "loggers", "save_every", "save_minutes", "keep", "probe",
+RUNTIME_FIELDS = {
+    "data", "class_list", "device", "devices", "num_nodes", "cpu_threads", "num_workers", "detect_anomaly",
+    "monitor_every", "knn_k", "log_every", "loggers", "checkpoint_every_steps", "checkpoint_every_minutes",
+    "keep_checkpoints", "evaluate_at_end",
 }  # fmt: skip
-"""Fields that say how to get to a result, not which. Of data, checkpoints know the images themselves: it may move."""
+"""Fields that do not affect the result. `data` is one: checkpoints fingerprint the data, so the path may change."""
 
-_ONLY = {
-    "crops": ("size", "scale", "strength", "blur", "stem", "width", "each_view", "fixed_batch"),
-    "modalities": ("modalities", "missing", "dim", "layers", "heads", "dropout", "supervised"),
+TASK_ONLY_FIELDS = {
+    "images": (
+        "image_size",
+        "crop_scale",
+        "jitter_strength",
+        "blur_prob",
+        "stem",
+        "width_mult",
+        "per_view_batch_norm",
+        "batch_counts_views",
+    ),
+    "multimodal": (
+        "modalities",
+        "missing_rate",
+        "hidden_dim",
+        "transformer_layers",
+        "transformer_heads",
+        "dropout",
+        "supervised",
+    ),
 }
-"""Fields that mean nothing to the other policy."""
+"""Fields that only one task uses."""
 
-_LEAST = {
-    "views": 0, "dim": 2, "layers": 1, "heads": 1,
-    "limit": 2, "held_out": 0, "width": 0, "size": 1, "projection": 1, "epochs": 1, "batch_size": 2, "micro_batch": 1,
-    "momentum": 0, "weight_decay": 0, "trust": 0, "seed": 0, "devices": 1, "nodes": 1, "threads": 1, "workers": 0,
-    "eval_every": 0, "knn_k": 1, "log_every": 1, "save_every": 0, "save_minutes": 0, "keep": 1,
+MINIMUMS = {
+    "views": 0, "hidden_dim": 2, "transformer_layers": 1, "transformer_heads": 1,
+    "max_instances": 2, "monitor_size": 0, "width_mult": 0, "image_size": 1, "embed_dim": 1, "epochs": 1,
+    "batch_size": 2, "grad_cache_chunk": 1,
+    "momentum": 0, "weight_decay": 0, "lars_trust_coefficient": 0, "seed": 0, "devices": 1, "num_nodes": 1,
+    "cpu_threads": 1, "num_workers": 0,
+    "monitor_every": 0, "knn_k": 1, "log_every": 1, "checkpoint_every_steps": 0, "checkpoint_every_minutes": 0,
+    "keep_checkpoints": 1,
 }  # fmt: skip
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(str(name), list(known), n=3, cutoff=0.5)
-    return f": did you mean {' or '.join(near)}?" if near else f". There are {', '.join(sorted(known))}"
-
-
-def accept(owner: type, name: str, value: Any, where: str = "the config") -> Any:
-    """The value as the type of the owner's field, or a ConfigError."""
-    kind = _types(owner)[name]
+def coerce_field(owner: type, name: str, value: Any, where: str = "the config") -> Any:
+    """Convert a value to the type of the owner's field, or raise a ConfigError."""
+    kind = _get_types(owner)[name]
     try:
-        return _as(kind, value)
+        return _coerce(kind, value)
     except (TypeError, ValueError):
         plain = isinstance(value, (str, int, float, list, tuple, dict, Path, NoneType))
         got = repr(value) if plain else describe_type(value)
-        hint = ": write it to a file or a folder, and give the path" if name == "data" and not plain else ""
-        raise ConfigError(f"{name} in {where} must be {_described(kind)}, got {got}{hint}") from None
+        hint = ": save it to a file or folder and pass the path" if name == "data" and not plain else ""
+        raise ConfigError(f"{name} in {where} must be {_name_type(kind)}, got {got}{hint}") from None
 
 
-_types = lru_cache(typing.get_type_hints)
+_get_types = lru_cache(typing.get_type_hints)
 
 
-def _as(kind: Any, value: Any) -> Any:
+def _coerce(kind: Any, value: Any) -> Any:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
         if value is None and NoneType in inner:
             return None
-        return _as(next(k for k in inner if k is not NoneType), value)
+        return _coerce(next(k for k in inner if k is not NoneType), value)
     if origin is Literal:
-        value = str(value)  # YAML reads 32 as a number
+        value = str(value)  # YAML parses 32 as a number
         if value not in inner:
             raise ValueError
         return value
@@ -336,9 +360,9 @@ def _as(kind: Any, value: Any) -> Any:
         kinds = [inner[0]] * len(value) if inner[1:] == (Ellipsis,) else list(inner)
         if isinstance(value, str) or len(kinds) != len(value):
             raise ValueError
-        return tuple(_as(k, v) for k, v in zip(kinds, value, strict=True))
+        return tuple(_coerce(k, v) for k, v in zip(kinds, value, strict=True))
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        return float(value)  # YAML reads 1e-6 as a word
+        return float(value)  # YAML parses 1e-6 as a string
     if kind is Path and isinstance(value, (str, Path)):
         return Path(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -346,18 +370,18 @@ def _as(kind: Any, value: Any) -> Any:
     return value
 
 
-def _described(kind: Any) -> str:
+def _name_type(kind: Any) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
-        return " or ".join("none" if k is NoneType else _described(k) for k in inner)
+        return " or ".join("none" if k is NoneType else _name_type(k) for k in inner)
     if origin is Literal:
         return "one of " + ", ".join(map(str, inner))
     if origin is tuple:
-        return "a list of " + _described(inner[0])
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}[kind]
+        return "a list, each item " + _name_type(inner[0])
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a string", Path: "a path"}[kind]
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_plain(v) for v in value]
+        return [_to_plain(v) for v in value]
     return str(value) if isinstance(value, Path) else value

@@ -1,53 +1,59 @@
-"""Recipes: full sets of hyper-parameters by name (the paper's appendix; docs/paper.md says what it leaves open)."""
+"""Recipes: named sets of hyper-parameters from the paper's appendix (docs/paper.md lists what it leaves open)."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
 
-from manyviews.training.config import Config, ConfigError, nearest
-from manyviews.utils.untrusted import read_text
+from manyviews.training.config import Config, ConfigError
+from manyviews.utils import read_text, suggest
 
 _CIFAR = Config(
     data="cifar10",
-    held_out=0,
-    size=32,
-    scale=(0.08, 1.0),
-    strength=0.5,
-    blur=0.0,
+    monitor_size=0,
+    image_size=32,
+    crop_scale=(0.08, 1.0),
+    jitter_strength=0.5,
+    blur_prob=0.0,
     encoder="resnet18",
     stem="small",
     epochs=200,
     batch_size=256,
     temperature=0.5,
     learning_rate=1.0,
-    warmup=0.01,
-    save_minutes=5.0,
+    warmup_fraction=0.01,
+    checkpoint_every_minutes=5.0,
 )
 _IMAGENET = dataclasses.replace(
     _CIFAR,
-    size=224,
-    strength=1.0,
-    blur=0.5,
+    image_size=224,
+    jitter_strength=1.0,
+    blur_prob=0.5,
     encoder="resnet50",
     stem="imagenet",
-    warmup=0.1,
-    workers=8,
-    save_minutes=30.0,
-    probe=False,
+    warmup_fraction=0.1,
+    num_workers=8,
+    checkpoint_every_minutes=30.0,
+    evaluate_at_end=False,
 )
 
-_MODALITIES = Config(
+_MULTIMODAL = Config(
     data="digits",
-    policy="modalities",
+    task="multimodal",
     views=0,
     epochs=60,
-    optimiser="adamw",
+    optimizer="adamw",
     learning_rate=1e-3,
     weight_decay=1e-2,
 )
 _SENTIMENT = dataclasses.replace(
-    _MODALITIES, held_out=0, epochs=200, batch_size=256, learning_rate=1e-4, warmup=0.0, save_minutes=5.0
+    _MULTIMODAL,
+    monitor_size=0,
+    epochs=200,
+    batch_size=256,
+    learning_rate=1e-4,
+    warmup_fraction=0.0,
+    checkpoint_every_minutes=5.0,
 )
 
 RECIPES: dict[str, Config] = {
@@ -56,37 +62,37 @@ RECIPES: dict[str, Config] = {
     "cifar100": dataclasses.replace(_CIFAR, data="cifar100"),
     "imagenet100": dataclasses.replace(_IMAGENET, data="imagenet100", learning_rate=1.4),
     "imagenet1k": dataclasses.replace(
-        _IMAGENET, data="imagenet", epochs=100, batch_size=512, temperature=0.1, optimiser="lars", learning_rate=0.3
+        _IMAGENET, data="imagenet", epochs=100, batch_size=512, temperature=0.1, optimizer="lars", learning_rate=0.3
     ),
-    "multimodal": _MODALITIES,
+    "multimodal": _MULTIMODAL,
     "ch-sims": dataclasses.replace(_SENTIMENT, data="ch-sims"),
     "cmu-mosei": dataclasses.replace(_SENTIMENT, data="cmu-mosei"),
 }
-"""`photos` is for a machine without a GPU, and for data that has no recipe of its name."""
+"""`photos` runs on a CPU; it is also the default for data without a recipe of the same name."""
 
 
-def recipe_for(data: str) -> Config:
-    """The recipe of a data set's name, or `photos` for other data.
+def get_default_recipe(data: str) -> Config:
+    """Return the recipe with the name of the dataset, or `photos` if there is none.
 
     Examples:
-        >>> recipe_for("cifar10").encoder, recipe_for("~/pictures").encoder
+        >>> get_default_recipe("cifar10").encoder, get_default_recipe("~/pictures").encoder
         ('resnet18', 'resnet-small')
     """
     return RECIPES[data] if data in RECIPES else dataclasses.replace(RECIPES["photos"], data=data)
 
 
 def get_recipe(name: str | Path) -> Config:
-    """A recipe by its name, or from a YAML file with some of the config's fields.
+    """Return a recipe by name, or from a YAML file with some fields of `Config`.
 
     Examples:
-        >>> get_recipe("imagenet1k").optimiser
+        >>> get_recipe("imagenet1k").optimizer
         'lars'
     """
     if str(name) in RECIPES:
         return RECIPES[str(name)]
     path = Path(name).expanduser()
     if path.suffix.lower() not in (".yaml", ".yml"):
-        raise ConfigError(f"no recipe {str(name)!r}{nearest(str(name), RECIPES)} (or a .yaml file)")
+        raise ConfigError(f"no recipe {str(name)!r}{suggest(str(name), RECIPES)} (or a .yaml file)")
     try:
         text = read_text(path)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Being told to stop: SIGINT (Ctrl-C), SIGTERM (schedulers, torchrun) and SIGHUP (a terminal that closes)."""
+"""Handling of SIGINT (Ctrl-C), SIGTERM (schedulers, torchrun) and SIGHUP (a closed terminal)."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-_SAME = 1.0
-"""Seconds in which a second signal is an echo of the first: torchrun passes on what a terminal has already sent."""
+ECHO_SECONDS = 1.0
+"""A second signal within this time is ignored: torchrun forwards signals that the terminal has sent already."""
 
 
-class InterruptedTraining(KeyboardInterrupt):
-    """Training was told to stop, saved where it was and can be resumed."""
+class TrainingInterrupted(KeyboardInterrupt):
+    """A signal stopped the training; it can be resumed from its last checkpoint."""
 
-    def __init__(self, message: str, number: int) -> None:
+    def __init__(self, message: str, signum: int) -> None:
         super().__init__(message)
-        self.exit_code = 128 + number
+        self.exit_code = 128 + signum
 
 
-class StopRequest:
-    """Within this context the first signal is noted and the second one leaves at once.
+class SignalCatcher:
+    """Context in which the first signal is recorded and the second one raises TrainingInterrupted.
 
-    Outside the main thread signals cannot be caught, and nothing is.
+    Outside the main thread, signals cannot be caught, and the context does nothing.
     """
 
     def __init__(self) -> None:
-        self.number = 0
-        self._when = 0.0
-        self._before: dict[int, Any] = {}
+        self.signum = 0
+        self._time = 0.0
+        self._old_handlers: dict[int, Any] = {}
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> SignalCatcher:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                before = signal.signal(number, self._handle)
-                if before is signal.SIG_IGN and number not in (signal.SIGINT, signal.SIGTERM):  # under nohup
-                    signal.signal(number, before)
+            for signum in _SIGNALS:
+                old_handler = signal.signal(signum, self._handle)
+                if old_handler is signal.SIG_IGN and signum not in (signal.SIGINT, signal.SIGTERM):  # under nohup
+                    signal.signal(signum, old_handler)
                 else:
-                    self._before[number] = before
+                    self._old_handlers[signum] = old_handler
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for signum, handler in self._old_handlers.items():
+            signal.signal(signum, handler)
 
-    def _handle(self, number: int, _: FrameType | None) -> None:
+    def _handle(self, signum: int, _: FrameType | None) -> None:
         now = time.monotonic()
-        if not self.number:
-            self.number, self._when = number, now
-        elif now - self._when > _SAME:
-            raise InterruptedTraining("stopped at once, without saving", number)
+        if not self.signum:
+            self.signum, self._time = signum, now
+        elif now - self._time > ECHO_SECONDS:
+            raise TrainingInterrupted("stopped immediately, without a checkpoint", signum)

@@ -1,8 +1,7 @@
-"""The memory budget of every reader of untrusted files.
+"""Memory budget for readers of untrusted files.
 
-A small file can ask for any amount of memory: by compression, by lists that hold the same list many times, by a header
-that claims a large shape. A reader counts what it is about to hold, as often as it is held, and stops before it takes
-more than the budget.
+A small file can request any amount of memory: by compression, by nested references to the same list, or by a header
+with a large shape. A reader counts every allocation before it is made, and stops before it exceeds the budget.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from functools import cache
 from pathlib import Path
 
 MAX_MEMORY_SHARE = 0.5
-"""Largest share of the memory that one file may take."""
+"""Max fraction of the memory of the machine for one file."""
 MAX_EXPANSION = 200
-"""Largest ratio of memory to the size of the file."""
+"""Max ratio of memory to file size."""
 MIN_BUDGET_BYTES = 2**28
-"""Memory that any file may take, however small it is."""
+"""Memory that is allowed for any file, regardless of its size."""
 UNKNOWN_MEMORY_BYTES = 2**33
-"""Assumed where the system does not report its memory."""
+"""Assumed memory where the system does not report it."""
 
 
 class BudgetError(ValueError):
@@ -28,7 +27,7 @@ class BudgetError(ValueError):
 
 @cache
 def memory_bytes() -> int:
-    """Memory of the machine, or the limit of the control group or of the address space if that is smaller."""
+    """Return the memory of the machine, or the limit of the cgroup or address space if it is smaller."""
     limits = []
     if hasattr(os, "sysconf"):
         import resource
@@ -43,12 +42,12 @@ def memory_bytes() -> int:
 
 
 def memory_share() -> int:
-    """The most bytes that any file may take on this machine."""
+    """Return the max number of bytes for one file on this machine."""
     return int(MAX_MEMORY_SHARE * memory_bytes())
 
 
 class Budget:
-    """Counts the memory that reading one file of `size` bytes takes.
+    """Counts the memory used to read one file of `size` bytes.
 
     Examples:
         >>> budget = Budget("features.npz", size=10_000)
@@ -63,7 +62,7 @@ class Budget:
         self.left = self.bytes
 
     def take(self, count: int) -> None:
-        """Count bytes that are about to be held.
+        """Count bytes before they are allocated.
 
         Raises:
             BudgetError: the file would exceed its budget.
@@ -72,6 +71,6 @@ class Budget:
         if self.left < 0:
             raise BudgetError(
                 f"{self.name}, of {self.size:,} bytes, would take more than {self.bytes:,} bytes of memory (at most "
-                f"{MAX_MEMORY_SHARE:.0%} of the machine's, and {MAX_EXPANSION} times the file): if you trust it, save "
-                "it in parts and without compression"
+                f"{MAX_MEMORY_SHARE:.0%} of the machine, and {MAX_EXPANSION} times the file size): if you trust the "
+                "file, split it and save it without compression"
             )

@@ -8,14 +8,13 @@ import threading
 import time
 
 PARENT_PID = "MANYVIEWS_PARENT_PID"
-"""Environment variable in which a process may name itself to one that it starts."""
+"""Environment variable with the id of the parent process, set by the parent."""
 
 
 def exit_with_parent(number: int = signal.SIGTERM) -> None:
     """Send a signal to this process as soon as the process that started it has ended, even by SIGKILL.
 
-    On Linux the kernel sends it, elsewhere a thread. A parent that ended before this call is noticed if it has set
-    `PARENT_PID`.
+    The kernel sends it on Linux, a thread elsewhere. `PARENT_PID` covers a parent that ended before this call.
     """
     parent = int(os.environ.get(PARENT_PID, "0")) or os.getppid()
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG

@@ -1,4 +1,4 @@
-"""Messages on stderr that never end the work: a closed pipe, a full disk or a lost terminal drops them."""
+"""Output to stderr that never raises: a closed pipe, a full disk or a lost terminal drops messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO, Any, cast
 
 
 class _BestEffortStderr:
-    """The stderr of the moment, as a file for rich consoles."""
+    """The current sys.stderr as a file for rich consoles."""
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):  # ValueError: stderr is closed
@@ -30,7 +30,7 @@ class _BestEffortStderr:
 
     @staticmethod
     def _stream() -> Any:
-        # While rich shows a bar, sys.stderr leads back to the console that writes here.
+        # While rich shows a bar, sys.stderr is a proxy that writes to this file.
         return getattr(sys.stderr, "rich_proxied_file", sys.stderr) or io.StringIO()
 
 
@@ -38,7 +38,7 @@ STDERR = cast("IO[str]", _BestEffortStderr())
 
 
 def print_stderr(text: str) -> None:
-    """Print a line, above the bar if one is shown."""
+    """Print a line, above the progress bar if there is one."""
     if sys.stderr is not None:
         with suppress(OSError, ValueError):
             print(text, file=sys.stderr, flush=True)

@@ -1,20 +1,34 @@
-r"""Names of files, classes and modalities are a stranger's: how they are shown, and how they become text.
+r"""Display and encoding of untrusted names of files, classes and modalities.
 
-Bytes of a file's name that are not UTF-8 are lone surrogates in Python (PEP 383). YAML and JSON keep them as `\udcff`
+Bytes of a file name that are not UTF-8 are lone surrogates in Python (PEP 383). YAML and JSON keep them as `\udcff`
 and read them back. Everywhere else they are written as `\xff`.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
+from collections.abc import Collection
+
+
+def suggest(name: str, valid: Collection[str]) -> str:
+    """Return the end of an error message about an unknown name: close matches, or all valid names.
+
+    Examples:
+        >>> suggest("photo", ["digits", "photos"])
+        ': did you mean photos?'
+    """
+    matches = difflib.get_close_matches(str(name), list(valid), n=3, cutoff=0.5)
+    return f": did you mean {' or '.join(matches)}?" if matches else f". There are {', '.join(sorted(valid))}"
+
 
 _SURROGATES = "\ud800-\udfff"
 _UNPRINTABLE = re.compile(f"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069{_SURROGATES}]")
-"""C0 and C1 control characters (a terminal obeys them), marks that change the direction or the line, surrogates."""
+"""C0 and C1 control characters (a terminal executes them), direction and line marks, surrogates."""
 
 
 def escape_control_characters(text: object) -> str:
-    r"""One line of text that a terminal, a log or a page can show: control characters are written as escapes.
+    r"""Escape control characters, so that a terminal, a log or a page can show the text on one line.
 
     Examples:
         >>> print(escape_control_characters("red\x1b[31m, two\nlines, \u202eleft, \udcff"))
@@ -24,7 +38,7 @@ def escape_control_characters(text: object) -> str:
 
 
 def escape_surrogates(text: str) -> str:
-    r"""Text that can be encoded as UTF-8: bytes of a name that are not UTF-8 are written as escapes.
+    r"""Escape lone surrogates (bytes of a name that are not UTF-8), so that the text can be encoded as UTF-8.
 
     Examples:
         >>> print(escape_surrogates("caf\udce9"))
@@ -34,7 +48,7 @@ def escape_surrogates(text: str) -> str:
 
 
 def encode_file_name(name: str) -> str:
-    r"""The name as text that no other name has: what is not UTF-8 becomes `\xff`, and a backslash becomes two.
+    r"""Encode a name as unique text: bytes that are not UTF-8 become `\xff`, and backslashes are doubled.
 
     Examples:
         >>> print(encode_file_name("caf\udce9.png"), encode_file_name(r"caf\xe9.png"))
@@ -44,7 +58,7 @@ def encode_file_name(name: str) -> str:
 
 
 def decode_file_name(text: str) -> str:
-    r"""The name that `encode_file_name` made this text of.
+    r"""Invert `encode_file_name`.
 
     Examples:
         >>> decode_file_name(encode_file_name("a\\b\udce9")) == "a\\b\udce9"
@@ -54,7 +68,7 @@ def decode_file_name(text: str) -> str:
 
 
 def describe_type(value: object) -> str:
-    """What a value of an unexpected type is, for a message.
+    """Return the type of a value with its article, for an error message.
 
     Examples:
         >>> import pathlib

@@ -1,4 +1,4 @@
-"""Opening files of unknown origin: regular files alone, and text whose structure stays small."""
+"""Readers of untrusted files: regular files only, and text with a limited structure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import yaml
 from manyviews.utils.budget import Budget
 
 TEXT_BYTES = 64
-"""Bytes of memory that one byte of JSON, YAML or CSV may become."""
+"""Max bytes of memory per byte of JSON, YAML or CSV."""
 MAX_YAML_BYTES = 2**17
-"""PyYAML takes seconds to parse more; a config has about two thousand."""
+"""PyYAML needs seconds to parse more; a config has about 2,000 bytes."""
 MAX_YAML_DEPTH = 20
 MAX_YAML_NUMBER = 2**63
-"""Python does not even print a whole number of some thousand digits."""
+"""Python cannot print integers of several thousand digits."""
 
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -29,7 +29,7 @@ _KINDS = {
 
 
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions that code raises when a parsed file has values of the wrong type, shape or range."""
+"""Exceptions raised when a parsed file has values of the wrong type, shape or range."""
 
 
 class ParseError(ValueError):
@@ -37,10 +37,10 @@ class ParseError(ValueError):
 
 
 def check_regular(path: Path) -> int:
-    """Return the size of a regular file; opening anything else may wait forever.
+    """Return the size of a regular file; opening anything else may block forever.
 
     Raises:
-        OSError: there is no file, or it is a folder, a pipe, a socket or a device.
+        OSError: the file does not exist, or it is a folder, a pipe, a socket or a device.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
@@ -90,15 +90,14 @@ def parse_yaml(text: str) -> dict[str, Any]:
         {'views': 4}
     """
     if len(text) > MAX_YAML_BYTES:
-        raise ParseError(f"it has {len(text):,} characters, and may have {MAX_YAML_BYTES:,}")
+        raise ParseError(f"it has {len(text):,} characters, the maximum is {MAX_YAML_BYTES:,}")
     try:
-        # A subclass of the safe loader.
-        held = yaml.load(text, _FlatLoader)  # noqa: S506
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError of dates such as 2001-99-99
+        content = yaml.load(text, _FlatLoader)  # noqa: S506 (a subclass of the safe loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: dates such as 2001-99-99
         raise ParseError(f"it is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(held, dict):
-        raise ParseError(f"it must have lines like `views: 4`, got {type(held).__name__}")
-    return held
+    if not isinstance(content, dict):
+        raise ParseError(f"it must have lines like `views: 4`, got {type(content).__name__}")
+    return content
 
 
 class _FlatLoader(yaml.SafeLoader):
@@ -115,10 +114,10 @@ class _FlatLoader(yaml.SafeLoader):
         return node
 
     def construct_number(self, node: yaml.ScalarNode) -> int:
-        number = self.construct_yaml_int(node)
-        if abs(number) > MAX_YAML_NUMBER:
-            raise ParseError(f"it has a number of {number.bit_length()} bits")
-        return number
+        value = self.construct_yaml_int(node)
+        if abs(value) > MAX_YAML_NUMBER:
+            raise ParseError(f"it has an integer of {value.bit_length()} bits")
+        return value
 
 
 _FlatLoader.add_constructor("tag:yaml.org,2002:int", _FlatLoader.construct_number)

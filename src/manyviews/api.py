@@ -1,0 +1,153 @@
+"""`train`: set up and run a training; the loop itself is `training.Trainer`."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from manyviews.evaluation import EvaluationConfig, evaluate_model
+from manyviews.runs import Run, init_from_run
+from manyviews.training import (
+    AUTO_FIELDS,
+    Config,
+    ConfigError,
+    RunLogger,
+    Trainer,
+    build_model_and_loss,
+    capture_warnings,
+    check_loggers,
+    check_output,
+    check_wandb_login,
+    create_fabric,
+    limit_cpu_threads,
+    list_checkpoints,
+    load_data,
+    resolve_config,
+    run_on_rank_zero,
+    with_absolute_paths,
+)
+from manyviews.utils import describe_type
+
+
+def train(
+    config: Config | None = None,
+    *,
+    output: str | Path | None = None,
+    resume: str | Path | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> Run:
+    """Train an encoder.
+
+    Args:
+        config: all hyper-parameters. Default: the recipe `photos`, or the config of the resumed run.
+        output: directory of the new run. Default: `runs/DATA-LOSS-VIEWS` (multimodal: `runs/DATA-LOSS`).
+        resume: directory of a run to resume; the result equals that of an uninterrupted run. If the config has another
+            number of epochs, the remaining steps follow the learning rate schedule of that number.
+        overwrite: replace an existing run.
+        quiet: print nothing; `log.txt` still has the full log.
+
+    Returns:
+        the finished run. With several ranks, the other ranks do not wait for the evaluation.
+
+    Raises:
+        ConfigError: the config is invalid, or the output exists.
+        DivergedError: the loss became NaN or infinite.
+        TrainingInterrupted: SIGINT, SIGTERM or SIGHUP stopped the run; a checkpoint is saved.
+        ChildProcessError: a worker or another rank died; the run can be resumed.
+
+    Examples:
+        >>> import manyviews as mv
+        >>> run = mv.train(mv.Config(loss="mv-infonce", epochs=2), output="runs/mine")  # doctest: +SKIP
+        >>> run.load_encoder()(torch.rand(5, 3, 32, 32)).shape                          # doctest: +SKIP
+        torch.Size([5, 192])
+    """
+    if resume is not None:
+        if output is not None or overwrite:
+            raise ConfigError("--resume cannot be combined with --output or --overwrite")
+        existing = Run.open(resume)
+        config = _get_resume_config(existing, config)
+        if (
+            existing.is_finished
+            and config.epochs == existing.config.epochs
+            and (existing.read_evaluation() is not None or not config.evaluate_at_end)
+        ):
+            return existing
+    if not isinstance(config, Config | None):
+        raise TypeError(
+            f"config must be a Config, got {describe_type(config)}: use mv.train(mv.Config(data=PATH)) with the path "
+            "of an image folder or an array file"
+        )
+    config = with_absolute_paths(Config() if config is None else config)
+    config.check()
+    check_loggers(config)
+    fabric = create_fabric(config)
+    path = Path(resume or output or _get_default_output(config)).expanduser()
+    if resume is None:
+        run_on_rank_zero(fabric, lambda: check_output(path, overwrite))
+    loggers = config.loggers
+    run_on_rank_zero(fabric, lambda: check_wandb_login(loggers))
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
+        stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
+        with fabric.rank_zero_first(), capture_warnings() as early_warnings:
+            data = load_data(config)
+        requested, config = config, resolve_config(config, data, fabric.world_size)
+        stack.enter_context(limit_cpu_threads(config, data))
+        model, loss = build_model_and_loss(config, data)
+        provenance: dict[str, str] = {}
+        if config.init is not None and not (resume and list_checkpoints(path / "checkpoints")):
+            provenance["init"] = init_from_run(model, config.init)
+        run = run_on_rank_zero(
+            fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite, **provenance)
+        )
+        epochs_before, run = run.config.epochs, dataclasses.replace(run, config=config)
+        run_on_rank_zero(fabric, lambda: stack.enter_context(run.lock()))
+        console = stack.enter_context(RunLogger(run.path / "log.txt", silent=not fabric.is_global_zero, quiet=quiet))
+        for line in early_warnings:
+            console.log_to_file(f"warning: {line}")
+        if requested.batch_size is None and config.instances_per_batch < requested.instances_per_batch:
+            console.info(
+                f"batches have {config.instances_per_batch} instances instead of {requested.instances_per_batch}, "
+                "the largest size that fits the data"
+            )
+        stack.enter_context(warnings.catch_warnings())
+        warnings.showwarning = console.warning
+        # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        eval_config = EvaluationConfig(label_fractions=(), num_workers=config.num_workers)
+        evaluate = (
+            partial(evaluate_model, data=data, config=config, eval_config=eval_config)
+            if config.evaluate_at_end
+            else None
+        )
+        trainer = Trainer(run, data, model, loss, fabric, console, evaluate, epochs_before)
+        if epochs_before != config.epochs:  # config.yaml, the locked file, was replaced
+            run_on_rank_zero(fabric, lambda: stack.enter_context(run.lock()))
+        trainer.fit()
+    return dataclasses.replace(run, extensions=trainer.run.extensions)
+
+
+def _get_resume_config(run: Run, config: Config | None) -> Config:
+    """Return the config to resume with; only epochs and fields that do not affect the result may differ."""
+    if config is None:
+        return run.config
+    config = with_absolute_paths(config).with_loss_defaults()
+    unset = [name for name, value in AUTO_FIELDS.items() if getattr(config, name) == value]
+    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset})
+    if names := [name for name in run.config.list_changed_fields(config) if name != "epochs"]:
+        changes = ", ".join(f"{name} {getattr(run.config, name)} -> {getattr(config, name)}" for name in names)
+        raise ConfigError(f"cannot resume {run.path} with changed fields: {changes}. Start a new run instead")
+    return config
+
+
+def _get_default_output(config: Config) -> Path:
+    name = Path(config.data).expanduser().resolve().stem or "data"
+    if config.task == "multimodal":
+        return Path("runs") / f"{name}-{'supervised' if config.supervised else config.loss}"
+    return Path("runs") / f"{name}-{config.loss}-{config.views}"

@@ -1,0 +1,80 @@
+"""`manyviews inspect`: print the content of a dataset and possible problems."""
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from manyviews.cli.common import print_lines, show_table
+
+if TYPE_CHECKING:
+    from manyviews.data import Dataset
+
+
+def inspect_command(
+    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
+    class_list: Path | None = None,
+    raise_on_corrupt: bool = False,
+    follow_symlinks: bool = False,
+) -> None:
+    """Print the splits, modalities, shapes, lengths, labels and missing entries of a dataset, and possible problems.
+
+    Args:
+        data: photos, digits, cifar10, cifar100, or the path of an image folder or a .npz, .npy, .pkl or .mat file.
+        class_list: text file with the names of the classes (subfolders) to use, one per line.
+        raise_on_corrupt: stop with an error at a corrupt image instead of skipping it with a warning.
+        follow_symlinks: follow symbolic links that lead out of the image folder.
+    """
+    from manyviews.data import DatasetWarning, find_problems, load_dataset
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DatasetWarning)  # shown below
+        dataset = load_dataset(
+            data, class_list=class_list, raise_on_corrupt=raise_on_corrupt, follow_symlinks=follow_symlinks
+        )
+    print_lines(dataset.name, *([f"splits: {dataset.split_rule}"] if dataset.split_rule else []))
+    rows = []
+    for name, split in dataset.splits.items():
+        for i, modality in enumerate(split.modalities):
+            describe = (_describe_kind, _describe_steps, _describe_missing)
+            first = f"{name}: {len(split):,}" if i == 0 else ""
+            rows.append((first, modality, *(function(split, modality) for function in describe)))
+        rows.append(("", "labels", _describe_labels(split, dataset.class_names), "", ""))
+    show_table(("split", "modality", "kind", "steps", "missing"), rows)
+    problems = find_problems(dataset)
+    print_lines(*(["warnings:", *(f"  {line}" for line in problems)] if problems else ["no problems found"]))
+
+
+def _describe_kind(split: "Dataset", name: str) -> str:
+    from manyviews.data import measure_images
+
+    shape = getattr(split.modalities[name], "shape", None)
+    if shape is None:
+        sizes = sorted(measure_images(split.modalities[name]), key=lambda size: size[0] * size[1])
+        smallest, largest = (" x ".join(map(str, size)) for size in (sizes[0], sizes[-1]))
+        return f"images on disk of {smallest}" + (f" to {largest}" if smallest != largest else "")
+    size = " x ".join(map(str, shape[1:]))
+    return {2: f"vectors of {size}", 3: f"sequences of {size}", 4: f"images of {size}"}[len(shape)]
+
+
+def _describe_steps(split: "Dataset", name: str) -> str:
+    if name not in split.lengths:
+        return ""
+    lengths = split.lengths[name][split.masks[name]] if name in split.masks else split.lengths[name]
+    if not len(lengths):
+        return ""
+    return f"{int(lengths.min())} to {int(lengths.max())}, median {int(lengths.median())}"
+
+
+def _describe_missing(split: "Dataset", name: str) -> str:
+    return f"{int((~split.masks[name]).sum()):,} instances" if name in split.masks else ""
+
+
+def _describe_labels(split: "Dataset", class_names: tuple[str, ...]) -> str:
+    if split.labels is None:
+        return "none"
+    if split.labels.is_floating_point():
+        return f"{split.labels.min():.4g} to {split.labels.max():.4g}, mean {split.labels.mean():.4g}"
+    counts = split.labels.bincount(minlength=len(class_names))
+    return f"{len(class_names)} classes of {int(counts.min()):,} to {int(counts.max()):,}"

@@ -1,0 +1,59 @@
+"""`manyviews list-losses`: print all losses."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from manyviews.losses import MultiViewLoss
+
+
+def list_losses_command(views: int = 4) -> None:
+    """Print every loss with its equation, its cost and the paper's principles, which are measured.
+
+    Args:
+        views: number of views per instance at which the principles are measured.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from manyviews.losses import LOSSES, check_principles
+
+    table = Table(caption=_LEGEND.format(views=views), caption_justify="left", pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("loss per instance")
+    table.add_column("cost", no_wrap=True)
+    table.add_column("P1", justify="center")
+    table.add_column("P2", justify="center")
+    table.add_column("P3", justify="right")
+    table.add_column("coupling")
+    for name, make_loss in LOSSES.items():
+        loss = make_loss()
+        report = check_principles(loss, views=int(min(views, loss.max_views)))
+        table.add_row(
+            name,
+            loss.equation,
+            describe_cost(loss),
+            _MARKS[report.simultaneous_alignment],
+            _MARKS[report.accurate_energy],
+            str(report.terms),
+            report.coupling,
+        )
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=132)
+    console.print(table, markup=False)
+
+
+def describe_cost(loss: "MultiViewLoss") -> str:
+    """Format how the number of inner products grows, from the energies that the loss requires."""
+    if loss.max_views == 2:
+        return "M²"
+    few, many = (int(loss.required_energies(views).sum()) for views in (8, 16))
+    return "M² N²" if many > 3 * few else "M² N"
+
+
+_MARKS = {True: "✓", False: "✗"}
+_LEGEND = """\
+M instances, N views. P positives, A energies (N, N); LSE log-sum-exp, (+) logaddexp, off all l != m.
+Measured by differentiating each loss at {views} views (2 for two-view losses): P1 all views are aligned
+simultaneously, P2 the energy covers all pairs of points, P3 number of terms per instance, and the coupling
+of alignment and uniformity."""

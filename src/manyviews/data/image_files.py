@@ -1,0 +1,174 @@
+"""Decode image files, and read them lazily from disk."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from manyviews.data.dataset import DatasetError
+from manyviews.utils import check_regular, memory_share
+
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
+"""Detected by the first bytes (MPO starts like JPEG). Some other formats of PIL start programs, such as Ghostscript."""
+IMAGE_EXTENSIONS = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff", ".gif"}
+MAX_PIXELS = 100_000_000
+"""A larger image is refused as a decompression bomb."""
+PIXEL_BYTES = 16
+"""Memory per pixel while an image is decoded and converted."""
+
+
+class CorruptImageError(DatasetError):
+    """A file is not an image, or is truncated or corrupt."""
+
+
+class _UnsupportedModeError(Exception):
+    """Pixel format with an unknown value range."""
+
+
+def read_image(path: Path) -> Tensor:
+    """Read an image as uint8 (3, H, W): rotated by EXIF, converted to RGB, transparency over white.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("L", (20, 10)).save(f"{folder}/a.png")
+        ...     read_image(Path(folder) / "a.png").shape
+        torch.Size([3, 10, 20])
+    """
+    with open_image(path) as image:
+        return pil_to_tensor(image)
+
+
+def pil_to_tensor(image: Image.Image) -> Tensor:
+    """Convert a PIL image to uint8 (3, H, W): rotated by EXIF, converted to RGB, transparency over white.
+
+    Examples:
+        >>> pil_to_tensor(Image.new("P", (20, 10))).shape
+        torch.Size([3, 10, 20])
+    """
+    try:
+        return _to_rgb_tensor(ImageOps.exif_transpose(image))
+    except _UnsupportedModeError as error:
+        raise CorruptImageError(f"{getattr(image, 'filename', None) or 'the image'}: {error}") from error
+
+
+def check_image_header(path: Path) -> tuple[int, int]:
+    """Read height and width from the header; raise if it is invalid or has too many pixels."""
+    with open_image(path) as image:
+        return image.height, image.width
+
+
+@contextmanager
+def open_image(source: Path | IO[bytes]) -> Iterator[Image.Image]:
+    """Open an image of one of `IMAGE_FORMATS`; the package opens images only here.
+
+    Raises:
+        CorruptImageError: it is not a regular file, or has another format, or is truncated or corrupt.
+        DatasetError: its header has too many pixels.
+    """
+    bomb_hint = "a decompression bomb? Remove it, or shrink it if you trust it"
+    max_pixels = min(MAX_PIXELS, memory_share() // PIXEL_BYTES)
+    try:
+        if isinstance(source, Path):
+            check_regular(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about large images and invalid EXIF
+            with Image.open(source, formats=IMAGE_FORMATS) as image:
+                if image.width * image.height > max_pixels:
+                    raise DatasetError(f"{source} has {image.width} x {image.height} pixels: {bomb_hint}")
+                yield image
+    except Image.DecompressionBombError as error:
+        raise DatasetError(f"{source}: {error}: {bomb_hint}") from error
+    except DatasetError:
+        raise
+    # PIL raises many kinds of errors on a corrupt file (struct.error, IndexError, ...).
+    except Exception as error:
+        if isinstance(source, Path) and isinstance(error, UnidentifiedImageError) and (name := _get_format(source)):
+            raise CorruptImageError(f"{source} has the unsupported format {name}: convert it to {_ACCEPTED}") from error
+        raise CorruptImageError(f"{source} cannot be decoded: {error}") from error
+
+
+_ACCEPTED = f"{', '.join(IMAGE_FORMATS[:-1])} or {IMAGE_FORMATS[-1]}"
+
+
+def _get_format(path: Path) -> str | None:
+    """Detect an unsupported format from the first bytes of a file."""
+    with path.open("rb") as file:
+        start = file.read(16).ljust(16, b"\0")
+    if start.startswith(b"%PDF"):
+        return "PDF"
+    Image.init()
+    # `accepts` returns a bool, or text if PIL needs another package for the format.
+    detected = (
+        name for name, (_, accepts) in Image.OPEN.items() if accepts and accepts(start) and name not in IMAGE_FORMATS
+    )
+    return next(detected, None)
+
+
+def _to_rgb_tensor(image: Image.Image) -> Tensor:
+    if image.mode.startswith("I"):
+        # 16 bits per pixel; PIL's conversion clips values at 255.
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise _UnsupportedModeError("pixels must have 8 or 16 bits: convert it")
+        image = Image.fromarray((values // 257).astype(np.uint8))
+    elif image.mode == "F":
+        raise _UnsupportedModeError("pixels are floats with an unknown range: convert it")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        image = Image.alpha_composite(white, rgba)
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
+
+
+@dataclass(frozen=True)
+class LazyImages(Sequence[Tensor]):
+    """Images that are read from disk when they are indexed.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("RGB", (20, 10)).save(f"{folder}/a.png")
+        ...     LazyImages((Path(folder) / "a.png",))[0].shape
+        torch.Size([3, 10, 20])
+    """
+
+    paths: tuple[Path, ...] = field(repr=False)
+    raise_on_corrupt: bool = False
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
+        return read_image(self.paths[operator.index(index)])
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (read_image(path) for path in self.paths)
+
+    def read_or_next(self, index: int) -> tuple[Tensor, int, list[str]]:
+        """Read an image, or the next one that can be read: its pixels, its index, and the errors of skipped images.
+
+        Raises:
+            CorruptImageError: the image is corrupt, and `raise_on_corrupt` is set.
+            DatasetError: no image can be read.
+        """
+        errors: list[str] = []
+        for step in range(len(self)):
+            i = (index + step) % len(self)
+            try:
+                return self[i], i, errors
+            except CorruptImageError as error:
+                if self.raise_on_corrupt:
+                    raise
+                errors.append(str(error))
+        raise DatasetError(f"none of {len(self)} images can be read, first: {errors[0]}")

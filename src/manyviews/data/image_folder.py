@@ -1,0 +1,236 @@
+"""Load a folder of images: splits, classes and labels from its subfolders."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from manyviews.data.dataset import (
+    IMAGE_MODALITY,
+    SPLIT_ALIASES,
+    Dataset,
+    DatasetDict,
+    DatasetError,
+    DatasetWarning,
+    get_canonical_split,
+)
+from manyviews.data.image_files import IMAGE_EXTENSIONS, CorruptImageError, LazyImages, check_image_header, read_image
+from manyviews.utils import read_text
+
+MAX_IN_MEMORY_BYTES = 2**30
+"""Images of one size are held as one tensor up to this many bytes."""
+MAX_EAGER_DECODES = 20_000
+"""In a larger folder only the headers are checked; a corrupt image is then detected when it is read."""
+
+
+def load_image_folder(
+    root: Path, class_list: Path | None = None, raise_on_corrupt: bool = False, follow_symlinks: bool = False
+) -> DatasetDict:
+    """Load a folder of images, flat or with a subfolder for each class; either may be inside train, val and test.
+
+    Corrupt files are left out with a warning, or raise with `raise_on_corrupt`. `class_list` is a text file with one
+    class (subfolder) per line. Links out of the folder are left out unless `follow_symlinks`.
+    """
+    wanted = _read_class_list(class_list) if class_list else None
+    folders = _find_split_folders(root)
+    skipped: list[str] = []
+    names: tuple[str, ...] = ()
+    splits: dict[str, Dataset] = {}
+    for split, folder in folders.items():
+        scanner = _FolderScanner(folder, root, raise_on_corrupt, follow_symlinks, skipped)
+        classes = scanner.find_classes(wanted)
+        if split == "train":
+            names = classes
+        elif classes and classes != names:
+            different = ", ".join(sorted(set(classes) ^ set(names))[:5])
+            raise DatasetError(f"{folder} and {folders['train']} have different classes: {different}")
+        splits[split] = scanner.build_split(classes)
+    if skipped:
+        lines = [*skipped[:10], "..."] if len(skipped) > 10 else skipped
+        message = f"{len(skipped)} {'file' if len(skipped) == 1 else 'files'} of {root} left out:"
+        warnings.warn(f"{message} {'; '.join(lines)}", DatasetWarning, stacklevel=3)
+    return DatasetDict(root.resolve().name, splits, names, tuple(skipped))
+
+
+def _find_split_folders(root: Path) -> dict[str, Path]:
+    """Find the folder of each split; without a training folder, the root is the training split."""
+    folders = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
+    candidates: dict[str | None, list[Path]] = {"train": []}
+    for folder in folders:
+        candidates.setdefault(get_canonical_split(folder.name), []).append(folder)
+    if not candidates["train"]:
+        return {"train": root}
+    if unknown := candidates.pop(None, []):
+        names = ", ".join(folder.name for folder in unknown[:5])
+        raise DatasetError(
+            f"{root} has {candidates['train'][0].name} and also {names}, which is not a split "
+            f"({', '.join(SPLIT_ALIASES)}): rename or move it or, if these are classes, move all of them into "
+            f"{root / 'train'}"
+        )
+    for split, matches in candidates.items():
+        if len(matches) > 1:
+            raise DatasetError(f"{matches[0]} and {matches[1]} are both the {split} split: keep one")
+    return {str(split): folder for split, (folder,) in candidates.items()}
+
+
+def _read_class_list(file: Path) -> list[str]:
+    try:
+        lines = [line.strip() for line in read_text(file).removeprefix("\ufeff").splitlines()]
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"cannot read the class list {file}: {error}") from error
+    wanted = [line for line in lines if line and not line.startswith("#")]
+    if not wanted:
+        raise DatasetError(f"the class list {file} is empty")
+    return wanted
+
+
+@dataclass
+class _FolderScanner:
+    """Finds the classes and images of one folder, and collects the reasons for files that are left out."""
+
+    folder: Path
+    root: Path
+    raise_on_corrupt: bool
+    follow_symlinks: bool
+    skipped: list[str]
+
+    def find_classes(self, wanted: list[str] | None) -> tuple[str, ...]:
+        """Find the class folders; a class list selects them by its lines or by the first word of a line."""
+        existing = sorted(d.name for d in self.folder.iterdir() if d.is_dir() and not d.name.startswith("."))
+        if wanted is None:
+            return tuple(existing)
+        if not existing:
+            raise DatasetError(f"a class list selects subfolders, but {self.folder} has none")
+        chosen = [line if line in existing else line.split()[0] for line in wanted]
+        missing = [name for name in chosen if name not in existing]
+        if missing:
+            raise DatasetError(f"{self.folder} has no folder for {len(missing)} listed classes, such as {missing[0]}")
+        if len(set(chosen)) < len(chosen):
+            duplicate = next(name for name in chosen if chosen.count(name) > 1)
+            raise DatasetError(f"the class list has {duplicate} twice")
+        return tuple(chosen)
+
+    def build_split(self, names: tuple[str, ...]) -> Dataset:
+        paths: list[Path] = []
+        labels: list[int] = []
+        for label, name in enumerate(names):
+            before = len(self.skipped)
+            class_paths = self.list_images(self.folder / name)
+            if not class_paths:
+                reason = f": {self.skipped[before]}" if len(self.skipped) > before else ""
+                raise DatasetError(f"the class {name} has no image in {self.folder / name}{reason}")
+            paths += class_paths
+            labels += [label] * len(class_paths)
+        for path in self.list_images(self.folder, recursive=False) if names else []:
+            self.skip(f"{path} is not in a class folder")
+        if not names:
+            paths = self.list_images(self.folder)
+        if not paths:
+            extensions = ", ".join(sorted(IMAGE_EXTENSIONS))
+            reason = f": {len(self.skipped):,} left out, first: {self.skipped[0]}" if self.skipped else ""
+            raise DatasetError(f"{self.folder} has no images ({extensions}) and no folders of images{reason}")
+        return self.decode(paths, torch.tensor(labels) if names else None, names)
+
+    def list_images(self, folder: Path, recursive: bool = True) -> list[Path]:
+        paths = walk_images(folder, self.skip, self.follow_symlinks, root=self.root, below=recursive)
+        return [Path(path) for path in paths]
+
+    def decode(self, paths: list[Path], labels: Tensor | None, names: tuple[str, ...]) -> Dataset:
+        eager = len(paths) <= MAX_EAGER_DECODES
+        kept: list[int] = []
+        decoded: list[Tensor] = []
+        stackable, total_bytes = eager, 0
+        for i, path in enumerate(paths):
+            try:
+                if eager:
+                    image = read_image(path)
+                else:
+                    check_image_header(path)
+            except CorruptImageError as error:
+                self.skip(str(error), error)
+                continue
+            kept.append(i)
+            if stackable:
+                total_bytes += image.nbytes
+                stackable = total_bytes <= MAX_IN_MEMORY_BYTES and (not decoded or image.shape == decoded[0].shape)
+                if stackable:
+                    decoded.append(image)
+                else:
+                    decoded.clear()
+        if not kept:
+            raise DatasetError(
+                f"none of the {len(paths)} files in {self.folder} can be decoded, first: {self.skipped[0]}"
+            )
+        if labels is not None:
+            labels = labels[kept]
+            for label, name in enumerate(names):
+                if not (labels == label).any():
+                    raise DatasetError(f"the class {name} has no readable image in {self.folder / name}")
+        on_disk = LazyImages(tuple(paths[i] for i in kept), self.raise_on_corrupt)
+        return Dataset({IMAGE_MODALITY: torch.stack(decoded) if stackable else on_disk}, labels)
+
+    def skip(self, reason: str, error: DatasetError | None = None) -> None:
+        if self.raise_on_corrupt:
+            raise error or DatasetError(reason)
+        self.skipped.append(reason)
+
+
+SkipCallback = Callable[[str], None]
+"""Called with one line for each file that is left out: its path and the reason."""
+
+
+def walk_images(
+    folder: Path, left_out: SkipCallback, follow_links: bool = False, root: Path | None = None, below: bool = True
+) -> Iterator[str]:
+    """Yield the paths of the images in a folder, and `below` it in subfolders, in the order of names.
+
+    Entries that cannot be read are left out. Images outside of `root` (default: the folder) are left out unless
+    `follow_links`; links to folders are never followed.
+    """
+    real_root = (root or folder).resolve()
+    is_inside = follow_links or folder.resolve().is_relative_to(real_root)
+    remaining = [(str(folder), "folder")]
+    while remaining:
+        path, kind = remaining.pop()
+        if kind == "folder":
+            try:
+                with os.scandir(path) as entries:
+                    children = sorted(
+                        ((e.name, _describe_entry(e)) for e in entries if not e.name.startswith(".")), reverse=True
+                    )
+            except OSError as error:
+                left_out(f"{path} cannot be listed: {error}")
+                continue
+            remaining += [(f"{path}{os.sep}{name}", kind) for name, kind in children if below or kind != "folder"]
+        elif Path(path).suffix.lower() not in IMAGE_EXTENSIONS:
+            if below and kind == _LINKED_FOLDER:
+                left_out(f"{path} {kind}")
+        elif kind not in ("file", "link"):
+            left_out(f"{path} {kind}")
+        elif follow_links or (is_inside if kind == "file" else Path(path).resolve().is_relative_to(real_root)):
+            yield path
+        else:
+            left_out(f"{path} is a link out of the folder (include it with follow_symlinks or --follow-symlinks)")
+
+
+_LINKED_FOLDER = "is a link to a folder, which is not followed"
+
+
+def _describe_entry(entry: os.DirEntry[str]) -> str:
+    """Describe an entry: "folder", "file", "link" to a file, or the reason why it is none of them."""
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            return "folder"
+        if entry.is_file():
+            return "link" if entry.is_symlink() else "file"
+        if entry.is_dir():
+            return _LINKED_FOLDER
+    except OSError:  # a link to itself
+        return "is a broken link"
+    return "is a broken link" if entry.is_symlink() else "is not a file"

@@ -1,0 +1,352 @@
+"""Evaluation of a multimodal run: all modalities, every subset of them, cross-modal retrieval and geometry.
+
+Classes are predicted by kNN and a linear probe, regression targets by linear probes with an L1 loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyviews.data import Dataset, DatasetDict
+from manyviews.evaluation.multimodal_features import (
+    SUMMARIES,
+    average_embeddings,
+    compute_pairwise_geometry,
+    compute_pairwise_retrieval,
+    count_flattened_steps,
+    list_modality_subsets,
+    make_raw_features,
+)
+from manyviews.evaluation.scores import (
+    MAX_GEOMETRY_INSTANCES,
+    EvaluationConfig,
+    Subset,
+    choose_test_split,
+    choose_train_test,
+    compute_class_scores,
+    describe_probe,
+    list_caveats,
+)
+from manyviews.loading import ModalityLoader, embed_multimodal, encode_multimodal, set_mean_representation
+from manyviews.metrics import (
+    REGRESSION_PROBE_SETTINGS,
+    VAL_FOLDS,
+    SentimentScale,
+    compute_majority_baseline,
+    compute_regression_metrics,
+    compute_sentiment_metrics,
+    compute_weighted_f1,
+    fit_linear_probe,
+    fit_regression_probe,
+)
+from manyviews.models import MultimodalEmbedder, MultimodalEncoder
+from manyviews.training import Config, ConfigError, build_model_and_loss, get_training_split
+from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
+
+Metrics = dict[str, float]
+Probe = Callable[[Tensor], Tensor]
+"""Maps representations (n, d) to predicted classes or regression targets (n,)."""
+
+
+def evaluate_multimodal(
+    model: MultimodalEmbedder, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool
+) -> dict[str, Any]:
+    split = choose_test_split(data, eval_config)
+    # missing_rate applies to the probe's training instances too, drop_modalities to test instances only.
+    train = get_training_split(data, config)
+    data = dataclasses.replace(data, splits={**data.splits, "train": train})
+    tests = Subset.of(data, split)
+    parts = choose_train_test(data, tests, config, same_data)
+    dropped = eval_config.drop_modalities
+    if not ModalityLoader(drop_modalities(tests.split, dropped), config.modalities).get_mask(tests.index).any():
+        raise ConfigError(f"no test instance of {data.name} has a modality left without {', '.join(dropped)}")
+    result: dict[str, Any] = {"split": split, "modalities": list(config.modalities), "dropped": list(dropped)}
+    if isinstance(parts, str):
+        result |= {"scores": None, "why": parts}
+    else:
+        result |= _MultimodalEvaluation(model, data, config, eval_config, same_data, *parts).evaluate()
+        result["held_out"] = split == "train"
+    return result | _compute_cross_modal(model, tests, config, eval_config)
+
+
+class _MultimodalEvaluation:
+    """Scores of the representations of a model and of the baselines."""
+
+    def __init__(
+        self,
+        model: MultimodalEmbedder,
+        data: DatasetDict,
+        config: Config,
+        eval_config: EvaluationConfig,
+        same_data: bool,
+        train: Subset,
+        test: Subset,
+    ) -> None:
+        self.model, self.data, self.config, self.eval_config = model, data, config, eval_config
+        self.same_data, self.train, self.names = same_data, train, config.modalities
+        self.test = Subset(drop_modalities(test.split, eval_config.drop_modalities), test.index)
+        self.kept = _list_kept(config, eval_config)
+        device = next(model.parameters()).device
+        self.num_classes = 0 if train.split.class_labels is None else len(data.class_names)
+        self.train_labels, self.test_labels = train.labels().to(device), test.labels().to(device)
+        self.scale = None if self.num_classes else infer_sentiment_scale(data, eval_config)
+        if self.num_classes:
+            eval_config.check_for_classification()
+            self.settings = eval_config.get_probe_settings(data, 0)
+        else:
+            self.settings = eval_config.apply_defaults(REGRESSION_PROBE_SETTINGS)
+        self.train_loader, self.test_loader = (ModalityLoader(part.split, self.names) for part in (train, self.test))
+
+    def evaluate(self) -> dict[str, Any]:
+        summaries = self.choose_summaries() if self.eval_config.baselines else {}
+        raw = self.make_raw_features(summaries) if self.eval_config.baselines else ([], [])
+        for name in [name for name, summary in summaries.items() if summary == "flattened"]:
+            summaries[name] = f"flattened at {count_flattened_steps(self.train.split, name)} steps"
+        encoded = self.encode(self.model.encoder)
+        scores: dict[str, Any] = {"majority": self.score_majority()}
+        if self.eval_config.baselines:
+            scores["raw features"] = self.score(*map(_concatenate, raw))
+            # self.data already lacks the modalities that missing_rate removes.
+            config = dataclasses.replace(self.config, missing_rate=0.0)
+            untrained = build_model_and_loss(config, self.data)[0].encoder.to(self.train_labels.device)
+            assert isinstance(untrained, MultimodalEncoder)
+            set_mean_representation(untrained, self.train_loader, self.train.index)
+            scores["untrained encoder"] = self.score(*map(_concatenate, self.encode(untrained)))
+        scores["trained encoder"] = self.score(*map(_concatenate, encoded))
+        if not self.config.supervised:
+            scores["mean embedding"] = self.score(*(self.average(z, mask) for z, mask in self.embeddings))
+        elif self.same_data:  # other data may have other labels
+            scores["its own layer"] = self.score_supervised_head()
+        return {
+            "notes": [*list_caveats(self.data, self.train, self.test), *self.list_notes(summaries)],
+            "raw_features": summaries,
+            "train_instances": len(self.train.index),
+            "test_instances": len(self.test.index),
+            "labels": "classes" if self.num_classes else "quantities",
+            "scale": self.scale,
+            "probe": describe_probe(self.eval_config, self.settings)
+            if self.num_classes
+            else {"method": "mae", "heads": self.eval_config.num_regression_probes, **self.settings},
+            "scores": scores,
+            "subsets": self.score_subsets(raw, encoded) if self.eval_config.modality_subsets else {},
+        }
+
+    def list_notes(self, summaries: Mapping[str, str]) -> list[str]:
+        empty = int((~self.test_loader.get_mask(self.test.index).any(1)).sum())
+        names = ", ".join(self.eval_config.drop_modalities)
+        without = f" without {names}" if names else ""
+        notes = [f"{empty} test instances have no modality left{without}: they get the prior"] if empty else []
+        if summaries:
+            count = len(self.split_validation()[1].index)
+            chosen = ", ".join(f"{name} ({summary})" for name, summary in summaries.items())
+            notes.append(f"raw features of sequences, chosen on {count:,} instances that are not tested: {chosen}")
+        return notes
+
+    def split_validation(self) -> tuple[Subset, Subset]:
+        """Return instances to fit raw-feature probes to and others to compare them on; none of them is tested."""
+        valid = self.data.splits.get("valid")
+        tested = choose_test_split(self.data, self.eval_config)
+        if valid is not None and valid.labels is not None and tested != "valid":
+            return self.train, Subset(valid, torch.arange(len(valid)))
+        order = draw_permutation(len(self.train.index), 0, EVAL_EPOCH)
+        count = len(order) // VAL_FOLDS
+        index = self.train.index[order]
+        return Subset(self.train.split, index[count:]), Subset(self.train.split, index[:count])
+
+    def choose_summaries(self) -> dict[str, str]:
+        """For each sequence, choose the summary over its steps on which a probe scores best.
+
+        It is the mean if too few instances have the modality.
+        """
+        chosen = {}
+        for name in self.names:
+            x = self.train.split.modalities[name]
+            if isinstance(x, Tensor) and x.dim() == 3:
+                train, valid = (_select_with_modality(part, name) for part in self.split_validation())
+                enough = len(train.index) >= 2 * VAL_FOLDS and len(valid.index)
+                chosen[name] = max(SUMMARIES, key=partial(self.validate, name, train, valid)) if enough else "mean"
+        return chosen
+
+    def validate(self, name: str, train: Subset, valid: Subset, summary: str) -> float:
+        """Return the accuracy, or minus the mean absolute error, of a probe on the raw features of one modality."""
+        reference, device = train.split.select(train.index), self.train_labels.device
+        h, queries = (
+            make_raw_features(part.split.select(part.index), [name], reference, {name: summary})[0].to(device)
+            for part in (train, valid)
+        )
+        labels = valid.labels().to(device)
+        predictions = self.fit_probes(h, train.labels().to(device))[0](queries)
+        if self.num_classes:
+            return (predictions == labels).double().mean().item()
+        return -(predictions - labels).abs().mean().item()
+
+    def encode(self, encoder: MultimodalEncoder) -> tuple[list[Tensor], list[Tensor]]:
+        """Encode training and test instances, each modality (n, d); missing ones are the mean representation."""
+        both = []
+        for loader, part in ((self.train_loader, self.train), (self.test_loader, self.test)):
+            h, mask = encode_multimodal(encoder, loader, part.index)
+            both.append(list(encoder.fuse(h, mask).unflatten(1, h.shape[1:]).unbind(1)))
+        return both[0], both[1]
+
+    @cached_property
+    def embeddings(self) -> list[tuple[Tensor, Tensor]]:
+        """Embeddings (n, N, d) and mask (n, N) of the training and of the test instances."""
+        pairs = ((self.train_loader, self.train), (self.test_loader, self.test))
+        return [embed_multimodal(self.model, loader, part.index)[1:] for loader, part in pairs]
+
+    def average(self, z: Tensor, mask: Tensor) -> Tensor:
+        """Return mean embeddings; instances without a modality get the mean of all training instances."""
+        train_z, train_mask = self.embeddings[0]
+        overall = average_embeddings(train_z, train_mask)[train_mask.any(1)].mean(0)
+        return torch.where(mask.any(1, keepdim=True), average_embeddings(z, mask), overall)
+
+    def make_raw_features(self, summaries: Mapping[str, str]) -> tuple[list[Tensor], list[Tensor]]:
+        reference = self.train.split.select(self.train.index)
+        train, test = (
+            [
+                features[part.index].to(self.train_labels.device)
+                for features in make_raw_features(part.split, self.names, reference, summaries)
+            ]
+            for part in (self.train, self.test)
+        )
+        return train, test
+
+    def score(self, h: Tensor, queries: Tensor) -> dict[str, Any]:
+        if not self.num_classes:
+            return {"heads": [self.compute_metrics(probe(queries)) for probe in self.fit_probes(h)]}
+        labels = check_labels("training representations", h, self.train_labels, self.num_classes)
+        test_labels = check_labels("test representations", queries, self.test_labels, self.num_classes)
+        return compute_class_scores(h, labels, queries, test_labels, self.data, self.eval_config, self.settings)
+
+    def fit_probes(self, h: Tensor, labels: Tensor | None = None) -> list[Probe]:
+        """Fit one probe (classes) or several (regression targets) to representations (n, d) of training instances."""
+        labels = self.train_labels if labels is None else labels
+        if self.num_classes:
+            is_sgd = self.eval_config.probe_solver == "sgd"
+            options: dict[str, Any] = {"method": "sgd", **self.settings} if is_sgd else {}
+            probe = fit_linear_probe(h, labels, classes=self.num_classes, **options)
+            return [lambda queries: probe.logits(queries).argmax(1)]
+        seeds = range(self.eval_config.num_regression_probes)
+        return [fit_regression_probe(h, labels, seed=seed, **self.settings).predict for seed in seeds]
+
+    def compute_metrics(self, preds: Tensor, mask: Tensor | None = None) -> Metrics:
+        """Compute the metrics of predictions (n,) for the test instances, or for those in `mask`."""
+        labels = self.test_labels
+        if mask is not None:
+            preds, labels = preds[mask], labels[mask]
+        if self.num_classes:
+            return {"accuracy": int((preds == labels).sum()) / len(preds), "F1": compute_weighted_f1(preds, labels)}
+        if self.scale is None:
+            return compute_regression_metrics(preds, labels)
+        return compute_sentiment_metrics(preds, labels, self.scale)
+
+    def average_metrics(self, probes: Sequence[Probe], queries: Tensor, mask: Tensor) -> Metrics:
+        metrics = [self.compute_metrics(probe(queries), mask) for probe in probes]
+        return {name: statistics.fmean(one[name] for one in metrics) for name in metrics[0]}
+
+    def score_majority(self) -> dict[str, Any]:
+        """Score the best constant prediction."""
+        if self.num_classes:
+            preds = self.train_labels.mode().values.expand_as(self.test_labels)
+            return {"linear": self.compute_metrics(preds)["accuracy"]}
+        if self.scale is None:
+            return {"heads": [self.compute_metrics(self.train_labels.median().expand_as(self.test_labels))]}
+        return {"heads": [compute_majority_baseline(self.train_labels, self.test_labels, self.scale)]}
+
+    def score_supervised_head(self) -> dict[str, Any]:
+        """Score the linear layer that was fitted by supervised training."""
+        _, outputs, _ = embed_multimodal(self.model, self.test_loader, self.test.index)
+        if self.num_classes:
+            return {"linear": self.compute_metrics(outputs.argmax(1))["accuracy"]}
+        return {"heads": [self.compute_metrics(outputs[:, 0])]}
+
+    def score_subsets(self, raw: Sequence[list[Tensor]], encoded: Sequence[list[Tensor]]) -> dict[str, dict[str, Any]]:
+        """Score every subset of the modalities on the test instances that have at least one modality of it.
+
+        "raw" and "own" fit a probe for each subset, to raw features and to representations. "filled" is one probe on
+        the representations of all modalities, with the mean for those not in the subset. "common" is one probe on the
+        mean embedding. "fused" has the metrics of all modalities on the same instances, for comparison.
+        """
+        filled, mean = self.fit_probes(_concatenate(encoded[0])), self.model.encoder.mean_representation
+        common = [] if self.config.supervised else self.fit_probes(self.average(*self.embeddings[0]))
+        test_mask = self.test_loader.get_mask(self.test.index).to(self.test_labels.device)
+        result: dict[str, dict[str, Any]] = {}
+        subsets = [[self.kept[i] for i in subset] for subset in list_modality_subsets(len(self.kept))]
+        for subset in track(subsets, "subsets of modalities", len(subsets)):
+            mask = test_mask[:, subset].any(1)
+            if not mask.any():
+                continue
+            imputed = _concatenate([h if i in subset else mean[i].expand_as(h) for i, h in enumerate(encoded[1])])
+            scores = {"raw": self.score_subset(raw, subset, mask)} if self.eval_config.baselines else {}
+            scores["own"] = self.score_subset(encoded, subset, mask)
+            scores["filled"] = self.average_metrics(filled, imputed, mask)
+            if common:
+                z, z_mask = (part[:, subset] for part in self.embeddings[1])
+                scores["common"] = self.average_metrics(common, self.average(z, z_mask), mask)
+            fused = self.average_metrics(filled, _concatenate(encoded[1]), mask)
+            name = " + ".join(self.names[i] for i in subset)
+            result[name] = {"instances": int(mask.sum()), "scores": scores, "fused": fused}
+        return result
+
+    def score_subset(self, features: Sequence[list[Tensor]], subset: Sequence[int], mask: Tensor) -> Metrics:
+        h, queries = (_concatenate([part[i] for i in subset]) for part in features)
+        return self.average_metrics(self.fit_probes(h), queries, mask)
+
+
+def _select_with_modality(part: Subset, name: str) -> Subset:
+    masks = part.split.masks
+    return Subset(part.split, part.index[masks[name][part.index]]) if name in masks else part
+
+
+def _list_kept(config: Config, eval_config: EvaluationConfig) -> list[int]:
+    """List the indices of the modalities that are not dropped."""
+    return [i for i, name in enumerate(config.modalities) if name not in eval_config.drop_modalities]
+
+
+def drop_modalities(split: Dataset, names: Sequence[str]) -> Dataset:
+    """Return the split with some modalities missing in all instances."""
+    return split.drop_modalities({name: torch.ones(len(split), dtype=torch.bool) for name in names})
+
+
+def infer_sentiment_scale(data: DatasetDict, eval_config: EvaluationConfig) -> SentimentScale | None:
+    """Return the sentiment scale of the labels; None if they do not have both signs or exceed every scale."""
+    if eval_config.sentiment_scale != "auto":
+        return None if eval_config.sentiment_scale == "none" else eval_config.sentiment_scale
+    labels = [split.labels for split in data.splits.values() if split.labels is not None]
+    low, high = (min(x.min().item() for x in labels), max(x.max().item() for x in labels))
+    if not low < 0 < high:
+        return None
+    return "sims" if max(-low, high) <= 1 else "mosi" if max(-low, high) <= 3 else None
+
+
+def _compute_cross_modal(
+    model: MultimodalEmbedder, tests: Subset, config: Config, eval_config: EvaluationConfig
+) -> dict[str, Any]:
+    """Compute retrieval and geometry: neither for a single instance, no retrieval for a supervised run."""
+    index = tests.index[draw_permutation(len(tests.index), config.seed, EVAL_EPOCH)[:MAX_GEOMETRY_INSTANCES]]
+    h, z, mask = embed_multimodal(model, ModalityLoader(tests.split, config.modalities), index)
+    kept = _list_kept(config, eval_config)
+    names, h, mask = [config.modalities[i] for i in kept], h[:, kept], mask[:, kept]
+    valid = mask.any(1)
+    if int(valid.sum()) < 2:
+        return {"retrieval": {}, "geometry": None}
+    geometry = {
+        "instances": int(valid.sum()),
+        "views": len(names),
+        "h": compute_pairwise_geometry(h[valid], mask[valid], names),
+    }
+    if config.supervised:
+        return {"retrieval": {}, "geometry": geometry}
+    geometry["z"] = compute_pairwise_geometry(z[valid][:, kept], mask[valid], names)
+    return {"retrieval": compute_pairwise_retrieval(z[:, kept], mask, names), "geometry": geometry}
+
+
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts), 1)

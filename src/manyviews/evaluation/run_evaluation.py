@@ -1,0 +1,98 @@
+"""`evaluate`: load a finished run, evaluate it and write the result into its directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from manyviews import __version__
+from manyviews.data import DatasetDict, as_path, load_dataset
+from manyviews.evaluation.baselines import find_better_baselines
+from manyviews.evaluation.image_evaluation import evaluate_images
+from manyviews.evaluation.multimodal_evaluation import evaluate_multimodal
+from manyviews.evaluation.scores import EvaluationConfig
+from manyviews.models import Embedder
+from manyviews.runs import Run
+from manyviews.training import AnyModel, Config, ConfigError, limit_cpu_threads, load_data
+from manyviews.utils import Device, escape_surrogates, resolve_device
+
+
+def evaluate(
+    run: Run | str | Path,
+    *,
+    data: str | Path | None = None,
+    config: EvaluationConfig | None = None,
+    device: Device = "auto",
+) -> dict[str, Any]:
+    """Evaluate a finished run on its own or on other data and write the result into the run's directory.
+
+    Args:
+        run: a run, or its directory.
+        data: other data to transfer to, in any form that `load_dataset` accepts.
+        config: the probe, the label fractions, the baselines.
+        device: "auto" selects a GPU if there is one.
+
+    Returns:
+        `scores` (kNN, its k and the linear probe for each representation; None without labels, with the reason in
+        `why`), `geometry` of the representations and embeddings of views, `notes` (caveats) and `better_baselines`, a
+        sentence for each baseline that beats the trained encoder; for modalities also `subsets` and `retrieval`.
+        The same is written to `evaluation.json`, for other data to `evaluation-DATA.json`, and for
+        `split="valid"` to `validation.json`.
+
+    Raises:
+        ValueError: the run does not exist or is not finished, or the data does not fit it.
+
+    Examples:
+        >>> import manyviews as mv
+        >>> mv.evaluate("runs/demo")["scores"]["trained encoder"]["linear"]  # doctest: +SKIP
+        0.451
+    """
+    config = EvaluationConfig() if config is None else config
+    run = run if isinstance(run, Run) else Run.open(run)
+    config.check(run.config)
+    if not os.access(run.path, os.W_OK):
+        raise ConfigError(f"cannot write into {run.path}: permission denied")
+    model, run_config = run.load_model(), run.config
+    if data is None:
+        dataset = load_data(run_config)
+    else:
+        run_config = dataclasses.replace(
+            run_config, data=str(data), max_instances=None, missing_rate=0.0, monitor_size=0, knn_k=None
+        )
+        dataset = load_dataset(
+            data, raise_on_corrupt=run_config.raise_on_corrupt, follow_symlinks=run_config.follow_symlinks
+        )
+    with limit_cpu_threads(dataclasses.replace(run_config, devices=1), dataset):
+        result = evaluate_model(model.to(resolve_device(device)), dataset, run_config, config, same_data=data is None)
+    run.save_evaluation(result, get_evaluation_filename(data, dataset.name, config))
+    return result
+
+
+def evaluate_model(
+    model: AnyModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool = True
+) -> dict[str, Any]:
+    """Evaluate a model in memory; `same_data` is true if it was trained on this data."""
+    eval_config = dataclasses.replace(eval_config, knn_k=eval_config.knn_k or config.knn_k)
+    about = {"manyviews": __version__, "source": escape_surrogates(config.data), "data": data.name}
+    if isinstance(model, Embedder):
+        result = about | evaluate_images(model, data, config, eval_config, same_data)
+    else:
+        result = about | evaluate_multimodal(model, data, config, eval_config, same_data)
+    return result | {"better_baselines": find_better_baselines(result)}
+
+
+def get_evaluation_filename(data: str | Path | None, name: str, eval_config: EvaluationConfig) -> str:
+    """Return the name of the file in a run's directory; `data` is None for the run's own data."""
+    dropped = [re.sub(r"[^\w.-]+", "-", f"without-{modality}") for modality in sorted(eval_config.drop_modalities)]
+    kind = "-".join([{"test": "evaluation", "valid": "validation"}[eval_config.split], *dropped])
+    if data is None:
+        return f"{kind}.json"
+    path = as_path(data)
+    # Folders of the same name may hold different data.
+    digest = f"-{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:6]}" if path and path.exists() else ""
+    stem = re.sub(r"[^\w.-]+", "-", name)
+    return f"{kind}-{stem}{digest}.json"

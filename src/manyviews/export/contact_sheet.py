@@ -1,0 +1,99 @@
+"""Contact sheets: rows of images with captions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from manyviews.utils import escape_control_characters
+
+GAP = 4
+CAPTION_LINE_PX = 13
+"""Height of a caption line."""
+
+
+def draw_contact_sheet(
+    rows: Sequence[Sequence[Tensor]], captions: Sequence[Sequence[str]] | None = None, cell: int = 96
+) -> Image.Image:
+    """Draw rows of images (C, H, W), uint8 or in [0, 1], in cells of `cell` pixels; the first of a row is set apart.
+
+    A caption is written below its image, line by line, truncated to the cell's width. Characters without a glyph
+    in DejaVu Sans are written as escapes.
+
+    Examples:
+        >>> draw_contact_sheet([[torch.zeros(3, 8, 8), torch.ones(3, 8, 8)]], cell=16).size
+        (48, 24)
+    """
+    lines = max((text.count("\n") + 1 for row in captions or () for text in row), default=0)
+    height, columns = cell + lines * CAPTION_LINE_PX + GAP, max(len(row) for row in rows)
+    sheet = Image.new("RGB", (columns * (cell + GAP) + 2 * GAP, len(rows) * height + GAP), "white")
+    for i, row in enumerate(rows):
+        top = GAP + i * height
+        for j, image in enumerate(row):
+            left = GAP + j * (cell + GAP) + (GAP if j else 0)
+            unit = image.float() / 255 if image.dtype == torch.uint8 else image
+            sheet.paste(Image.fromarray(_letterbox(unit, cell).permute(1, 2, 0).contiguous().numpy()), (left, top))
+            if captions:
+                _draw_caption(sheet, captions[i][j], left, top + cell, cell)
+    return sheet
+
+
+def _draw_caption(sheet: Image.Image, text: str, left: int, top: int, width: int) -> None:
+    draw, (font, glyphs) = ImageDraw.Draw(sheet), _load_font()
+    for i, line in enumerate(text.split("\n")):
+        # A character without a glyph would be drawn as a box.
+        visible = "".join(
+            char if char in glyphs else char.encode("ascii", "backslashreplace").decode()
+            for char in escape_control_characters(line)
+        )
+        # Long names keep their end, which distinguishes files.
+        while len(visible) > 2 and draw.textlength(visible, font) > width:
+            visible = "…" + visible[2:]
+        draw.text((left, top + i * CAPTION_LINE_PX), visible, "black", font)
+
+
+@cache
+def _load_font() -> tuple[ImageFont.FreeTypeFont, frozenset[str]]:
+    """Load DejaVu Sans, which matplotlib ships, and the set of characters it has glyphs for."""
+    from matplotlib import get_data_path
+    from matplotlib.ft2font import FT2Font
+
+    path = str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf")
+    return ImageFont.truetype(path, CAPTION_LINE_PX - 3), frozenset(map(chr, FT2Font(path).get_charmap()))
+
+
+def _letterbox(image: Tensor, cell: int) -> Tensor:
+    """Fit an image (C, H, W) in [0, 1] into uint8 (3, cell, cell), centered on white."""
+    scale = cell / max(image.shape[1:])
+    size = [max(1, round(side * scale)) for side in image.shape[1:]]
+    mode = "nearest" if scale > 1 else "bilinear"
+    antialias = {"antialias": True} if mode == "bilinear" else {}
+    resized = interpolate(image[None], size, mode=mode, **antialias)[0].expand(3, *size)
+    out = torch.full((3, cell, cell), 255, dtype=torch.uint8)
+    top, left = (cell - size[0]) // 2, (cell - size[1]) // 2
+    out[:, top : top + size[0], left : left + size[1]] = (resized * 255).round().clamp(0, 255).to(torch.uint8)
+    return out
+
+
+def save_png(picture: Image.Image, path: Path) -> None:
+    """Write a PNG atomically.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_png(draw_contact_sheet([[torch.zeros(3, 8, 8)]]), Path(folder) / "sheet.png")
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        picture.save(temporary, format="PNG")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise ValueError(f"cannot write {path}: {error}") from error

@@ -1,0 +1,100 @@
+"""Images -> representations h and embeddings z of a model in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from manyviews.data import LazyImages
+from manyviews.loading.eval_loader import choose_eval_batch_size, iterate_center_crops
+from manyviews.loading.view_loader import ViewLoader
+from manyviews.models import Embedder
+from manyviews.transforms import SimCLRTransform
+from manyviews.utils import EVAL_EPOCH, track
+
+Images = Tensor | LazyImages
+
+
+def encode_images(
+    encoder: nn.Module, images: Images, index: Tensor, size: int, num_workers: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Encode center crops: representations (n, dim) and the indices (n,) of the images that can be decoded.
+
+    Examples:
+        >>> images = torch.zeros(10, 3, 4, 4, dtype=torch.uint8)
+        >>> h, index = encode_images(nn.Flatten(), images, torch.arange(6), size=4)
+        >>> h.shape, index
+        (torch.Size([6, 48]), tensor([0, 1, 2, 3, 4, 5]))
+    """
+    features, indices = [], []
+    with eval_mode(encoder) as reference:
+        batches = iterate_center_crops(images, index, size, num_workers)
+        for views, batch_index in track(batches, "encoding images", len(index), lambda batch: len(batch[1])):
+            features.append(encoder(views.to(reference)).float())
+            indices.append(batch_index)
+    if not features:
+        raise ValueError(f"none of {len(index)} images can be decoded")
+    return torch.cat(features), torch.cat(indices)
+
+
+def embed_views(
+    embedder: Embedder,
+    images: Images,
+    index: Tensor,
+    transform: SimCLRTransform,
+    views: int,
+    seed: int,
+    num_workers: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Embed views of the instances in `index`: h (M, N, dim) and z (M, N, d). The next image replaces a corrupt one."""
+    h: list[Tensor] = []
+    z: list[Tensor] = []
+    with eval_mode(embedder) as reference:
+        loader = ViewLoader(images, transform, views, seed, num_workers, reference.device)
+        batches = loader(EVAL_EPOCH, list(index.split(max(1, choose_eval_batch_size(transform.size) // views))))
+        for batch, _ in track(batches, "embedding views", len(index), lambda batch: len(batch[1])):
+            assert isinstance(batch, Tensor)
+            for outputs, new in zip((h, z), embedder(batch.to(reference)), strict=True):
+                outputs.append(new.float())
+    return torch.cat(h), torch.cat(z)
+
+
+def stream_augmented_features(
+    encoder: nn.Module, images: Images, size: int, seed: int = 0, num_workers: int = 0
+) -> Callable[[int, Sequence[Tensor]], Iterator[tuple[Tensor, Tensor]]]:
+    """Return the `augment` of `fit_linear_probe`: representations of new random crops and flips in each epoch.
+
+    Examples:
+        >>> images = torch.randint(256, (8, 3, 4, 4), dtype=torch.uint8)
+        >>> augment = stream_augmented_features(nn.Flatten(), images, size=4)
+        >>> for h, index in augment(0, [torch.tensor([0, 1, 2])]):
+        ...     print(tuple(h.shape), index)
+        (3, 48) tensor([0, 1, 2])
+    """
+    transform = SimCLRTransform(size, jitter_strength=0, jitter_prob=0, grayscale_prob=0)
+
+    def augment(epoch: int, batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        device = next((weight.device for weight in encoder.parameters()), None)
+        for views, index in ViewLoader(images, transform, 1, seed, num_workers, device)(epoch, list(batches)):
+            assert isinstance(views, Tensor)
+            with eval_mode(encoder) as reference:
+                h = encoder(views[:, 0].to(reference)).float()
+            yield h, index
+
+    return augment
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[Tensor]:
+    """Switch to evaluation mode without gradients. Yields a tensor with the device and dtype of the model."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield next(model.parameters(), torch.zeros(()))
+    finally:
+        for module, mode in modes:
+            module.training = mode

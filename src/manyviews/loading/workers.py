@@ -1,0 +1,40 @@
+"""Start and stop of the worker processes of a loader."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import TracebackType
+
+import torch
+
+
+def init_worker(_: int) -> None:
+    """Limit a worker to one thread, and let only its parent stop it.
+
+    A signal to the process group (Ctrl-C, SIGTERM of a scheduler) must not stop workers while the parent saves.
+    """
+    torch.set_num_threads(1)
+    sys.excepthook = _report_unless_abandoned
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=_exit_on_parent_signal, daemon=True).start()
+
+
+def _report_unless_abandoned(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Report an exception of a worker, unless the parent has closed the connection, as it does when it exits.
+
+    Errors of the dataset are not handled here: they are sent to the parent.
+    """
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, traceback)
+
+
+def _exit_on_parent_signal() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -1,0 +1,219 @@
+"""Common losses that are not in the paper, as functions of the same positives P and energies A."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.functional import softplus
+
+from manyviews.losses._accumulate import KernelFunction
+from manyviews.losses._batch import GatheredBatch
+from manyviews.losses._masked import masked_logsumexp, masked_mean, safe_logaddexp
+from manyviews.losses.base import MultiViewLoss, disable_autocast
+from manyviews.losses.kernels import Gaussian, Kernel, PositiveKernel
+from manyviews.losses.multiview import NTXentLoss, PairLoss, PairwiseLoss, make_view_diagonal
+
+
+class AnchoredLoss(PairwiseLoss):
+    """One view, the anchor, against each other view, as in ImageBind.
+
+    An instance without the anchor view is only a negative.
+
+    Args:
+        anchor: the index of the anchor view.
+        pair: the loss of two views: "infonce", "ntxent" or "dhel".
+
+    Examples:
+        >>> loss = AnchoredLoss(anchor=0)(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
+
+    _pair_description = "one of l, m the anchor"
+
+    def __init__(
+        self,
+        temperature: float | Tensor = 0.5,
+        *,
+        anchor: int = 0,
+        pair: PairLoss = "infonce",
+        **options: Any,
+    ) -> None:
+        super().__init__(pair, temperature, **options)
+        if not isinstance(anchor, int) or anchor < 0:
+            raise ValueError(f"anchor must be the index of a view (an integer >= 0), got {anchor}")
+        self.anchor = anchor
+
+    def positive_pairs(self, views: int) -> Tensor:
+        if self.anchor >= views:
+            raise ValueError(f"anchor must be < {views}, the number of views, got {self.anchor}")
+        is_anchor = torch.arange(views) == self.anchor
+        return is_anchor[:, None] ^ is_anchor
+
+
+class SupConLoss(NTXentLoss):
+    """Supervised contrastive loss: all views of all instances with the same label are positives.
+
+    It requires labels (M,): `SupConLoss()(z, labels=labels)`. An instance with one view also has positives: the other
+    instances with its label. If all labels are different, the loss equals `NTXentLoss`.
+
+    Examples:
+        >>> loss = SupConLoss()(torch.randn(8, 4, 16), labels=torch.arange(8) % 3)
+    """
+
+    equation = "NT-Xent, the mean over all views of all instances of the label"
+
+    def check_kernel(self, kernel: Kernel) -> Kernel:
+        if not isinstance(kernel, Gaussian):
+            raise ValueError(f"SupConLoss requires Gaussian(), got {kernel}")
+        return kernel
+
+    def forward(self, z: Tensor | Sequence[Tensor], mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+        with disable_autocast(z):
+            batch = self.prepare(z, mask, labels)
+            if batch.labels is None:
+                raise ValueError(
+                    "SupConLoss requires labels, SupConLoss()(z, labels=labels): without labels use NTXentLoss (ntxent)"
+                )
+            P, A = self.compute_positives_and_energies(batch)
+            energy = masked_logsumexp(safe_logaddexp(P, A), 2)
+            similarity, count = self._mean_class_similarity(batch)
+            losses = masked_mean(energy - similarity, count > 0, 1)
+            return self.reduce(losses, (count > 0).any(1), batch)
+
+    def _mean_class_similarity(self, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
+        """Mean of log K over all other views with the same label, and their number (both (M, N))."""
+        assert batch.labels is not None
+        z = self.scale_by_temperature(batch.z)
+        mask = torch.ones_like(z[:, :, 0]) if batch.mask is None else batch.mask.to(z)
+        classes, index = batch.labels.unique(return_inverse=True)
+        # The inner product is linear: the sum over a class is the product with the sum of the class.
+        class_sums = z.new_zeros(len(classes), z.shape[2]).index_add(0, index, z.sum(1))
+        class_sizes = z.new_zeros(len(classes)).index_add(0, index, mask.sum(1))
+        class_similarity = (z * (class_sums[index][:, None] - z)).sum(2)
+        count = (class_sizes[index][:, None] - 1) * mask
+        return class_similarity / count.clamp_min(1), count
+
+
+class DCLLoss(MultiViewLoss):
+    """Decoupled contrastive loss: NT-Xent without the positives in the denominator.
+
+    Examples:
+        >>> loss = DCLLoss()(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
+
+    equation = "mean_off [-P[l,m]] + mean_l LSE_m A[l,m]"
+
+    def formula(self, P: Tensor, A: Tensor) -> Tensor:
+        energy = masked_logsumexp(A, 2)
+        return masked_mean(energy[:, :, None] - P, P != -torch.inf, (1, 2))
+
+
+class SigLIPLoss(MultiViewLoss):
+    """Sigmoid loss of all pairs of views: an independent binary classification of each pair.
+
+    P is the logit of a positive, A the sum of softplus(logit) over negatives. Temperature and bias
+    are learned by default, starting from the values of the SigLIP paper.
+
+    Examples:
+        >>> loss = SigLIPLoss()(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
+
+    equation = "mean_off [softplus(-P) + sum_j softplus(s/t + bias)], P = s/t + bias"
+    log_space = False
+
+    def __init__(
+        self,
+        temperature: float | Tensor = 0.1,
+        *,
+        bias: float = -10.0,
+        learn_temperature: bool | None = None,
+        **options: Any,
+    ) -> None:
+        if not math.isfinite(bias):
+            raise ValueError(f"bias must be a finite number, got {bias}")
+        learn = not isinstance(temperature, Tensor) if learn_temperature is None else learn_temperature
+        super().__init__(temperature, learn_temperature=learn, **options)
+        self.bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learn_temperature is not False)
+
+    def check_kernel(self, kernel: Kernel) -> Kernel:
+        if not isinstance(kernel, Gaussian):
+            raise ValueError(f"SigLIPLoss requires Gaussian(), got {kernel}")
+        return kernel
+
+    def required_energies(self, views: int) -> Tensor:
+        return ~make_view_diagonal(views)
+
+    def compute_log_kernel(self, similarity: Tensor) -> Tensor:
+        return similarity + self.bias.to(similarity)
+
+    def get_kernel_function(self) -> tuple[KernelFunction | None, tuple[Tensor, ...]]:
+        return lambda s, bias: softplus(s + bias), (self.bias,)
+
+    def formula(self, P: Tensor, A: Tensor) -> Tensor:
+        return masked_mean(softplus(-P) + A, P != -torch.inf, (1, 2))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, bias={float(self.bias.detach()):g}"
+
+
+class KernelContrastiveLoss(MultiViewLoss):
+    """Kernel contrastive loss of any number of views: means of kernels instead of logarithms of sums.
+
+    P is the kernel of a positive, A the mean kernel over negatives of the same view. Any kernel is allowed; only a
+    positive kernel has a temperature.
+
+    Examples:
+        >>> loss = KernelContrastiveLoss(gamma=16.0)(torch.randn(8, 4, 16))  # (instances, views, dim)
+    """
+
+    equation = "-mean_off K[l,m] + gamma mean_l mean_j K[l,l]"
+    log_space = False
+
+    def __init__(
+        self,
+        temperature: float | Tensor | None = None,
+        *,
+        kernel: Kernel | None = None,
+        gamma: float = 16.0,
+        **options: Any,
+    ) -> None:
+        is_positive = kernel is None or isinstance(kernel, PositiveKernel)
+        if not is_positive and (temperature is not None or options.get("learn_temperature")):
+            raise ValueError(f"{kernel} does not take a temperature: set the parameters of the kernel instead")
+        if not 0 < gamma < math.inf:
+            raise ValueError(f"gamma must be > 0, got {gamma}")
+        default = 0.25 if kernel is None or isinstance(kernel, Gaussian) else 1.0
+        super().__init__(default if temperature is None else temperature, kernel=kernel, **options)
+        self.gamma = gamma
+
+    def check_kernel(self, kernel: Kernel) -> Kernel:
+        return kernel if hasattr(kernel, "value") else super().check_kernel(kernel)
+
+    def required_energies(self, views: int) -> Tensor:
+        return make_view_diagonal(views)
+
+    def scale_by_temperature(self, z: Tensor) -> Tensor:
+        return z
+
+    def get_kernel_function(self) -> tuple[KernelFunction | None, tuple[Tensor, ...]]:
+        if isinstance(self.kernel, PositiveKernel):
+            return self.kernel.value, (self._temperature_tensor(),)
+        return self.kernel.value, ()
+
+    def compute_energies(
+        self, z: Tensor, mask: Tensor | None, required: Tensor, group: dist.ProcessGroup | None
+    ) -> Tensor:
+        sums = super().compute_energies(z, mask, required, group)
+        if mask is None:
+            return sums / (len(z) - 1)
+        count = mask.sum(0) - mask.long()
+        return sums / count.clamp_min(1)[:, None, :]
+
+    def formula(self, P: Tensor, A: Tensor) -> Tensor:
+        is_positive = P != -torch.inf
+        energy = masked_mean(A.diagonal(dim1=1, dim2=2), is_positive.any(2), 1)
+        return self.gamma * energy - masked_mean(P, is_positive, (1, 2))

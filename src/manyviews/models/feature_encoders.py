@@ -1,0 +1,88 @@
+"""Encoders of features: standardization, a transformer for sequences, a small MLP for vectors."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class Standardize(nn.Module):
+    """Standardizes features with the mean and standard deviation of the training split; constant features become 0.
+
+    Examples:
+        >>> Standardize(2).fit(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))(torch.tensor([[2.0, 9.0]]))
+        tensor([[0., 0.]])
+    """
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("scale", torch.ones(features))
+        self.mean: Tensor
+        self.scale: Tensor
+
+    def fit(self, features: Tensor) -> Standardize:
+        """Estimate mean and standard deviation from features (n, d)."""
+        if not len(features):
+            raise ValueError("cannot fit Standardize to zero instances")
+        # Column by column: a float64 copy of all features would take too much memory.
+        for i, column in enumerate(features.unbind(1)):
+            spread, mean = torch.std_mean(column.double(), correction=0)
+            self.mean[i] = mean
+            self.scale[i] = 1 / spread if spread > 1e-6 * mean.abs().clamp_min(1e-6) else 0.0
+        return self
+
+    def forward(self, features: Tensor) -> Tensor:
+        return (features - self.mean) * self.scale
+
+
+class SequenceEncoder(nn.Module):
+    """A transformer encoder from sequences (B, T, features) and their lengths (B,) to (B, dim).
+
+    Input projection, sinusoidal positions, layers with a padding mask, mean over the valid steps.
+
+    Examples:
+        >>> encoder = SequenceEncoder(20)
+        >>> encoder(torch.randn(4, 9, 20), torch.tensor([9, 1, 3, 5])).shape
+        torch.Size([4, 128])
+    """
+
+    def __init__(self, features: int, dim: int = 128, layers: int = 3, heads: int = 8, dropout: float = 0.1) -> None:
+        super().__init__()
+        if dim % heads or dim % 2:
+            raise ValueError(f"dim must be even and divisible by the number of heads, got {dim} and {heads} heads")
+        self.dim = dim
+        self.project = nn.Linear(features, dim)
+        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        features = features[:, : int(lengths.max())]
+        valid = torch.arange(features.shape[1], device=features.device) < lengths[:, None]
+        x = self.project(features)
+        x = self.dropout(x + make_sinusoidal_positions(x.shape[1], self.dim, x.device).to(x))
+        x = self.layers(x, src_key_padding_mask=~valid)
+        return (x * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
+
+
+def make_sinusoidal_positions(steps: int, width: int, device: torch.device | None = None) -> Tensor:
+    """Return sines and cosines (steps, width) of increasing wavelength (Vaswani et al. 2017)."""
+    wave = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10000.0) / width))
+    angle = torch.arange(steps, device=device)[:, None] * wave
+    return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
+
+
+class VectorEncoder(nn.Sequential):
+    """A small MLP from vectors (B, features) to (B, dim).
+
+    Examples:
+        >>> VectorEncoder(20)(torch.randn(4, 20)).shape
+        torch.Size([4, 128])
+    """
+
+    def __init__(self, features: int, dim: int = 128, dropout: float = 0.1) -> None:
+        super().__init__(nn.Linear(features, 2 * dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * dim, dim))
+        self.dim = dim

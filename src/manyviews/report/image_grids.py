@@ -1,0 +1,165 @@
+"""Image grids: instances with their views, and queries with their nearest neighbors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from markupsafe import Markup
+from torch import Tensor
+
+from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict
+from manyviews.loading import ModalityLoader
+from manyviews.models import Standardize, select_valid_steps
+from manyviews.report.sample import EncodedSample, get_class_name, list_instance_ids, read_image_or_gray
+from manyviews.report.thumbnails import draw_modality, make_img_tag
+from manyviews.runs import Run
+from manyviews.training import ConfigError, build_transform, get_training_split, split_monitored
+from manyviews.utils import draw_permutation
+
+NUM_ROWS = 6
+MAX_VIEWS = 8
+NUM_NEIGHBORS = 7
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """An image, or None, and its caption."""
+
+    image: Markup | None
+    caption: str
+    subcaption: str = ""
+    is_other_class: bool = False
+    """A neighbor whose class is not the query's."""
+
+
+@dataclass(frozen=True)
+class ImageGrid:
+    """Rows of cells; the first cell of a row is set apart."""
+
+    rows: list[list[GridCell]]
+    caption: str
+
+
+def make_view_grid(run: Run, data: DatasetDict) -> ImageGrid:
+    """Show some training instances and their views in the first epoch."""
+    if run.config.task == "multimodal":
+        return _make_modality_grid(run, data)
+    config, split = run.config, data["train"]
+    if None in (config.image_size, config.jitter_strength, config.blur_prob, config.monitor_size):
+        raise ConfigError(
+            "config.yaml does not specify the transform and the monitored instances, as that of a run always does"
+        )
+    train_index = split_monitored(len(split), config.seed, config.monitor_size)[0]
+    index = train_index[draw_permutation(len(train_index), 0)[:NUM_ROWS]].sort().values
+    images = [read_image_or_gray(split.images, i) for i in index.tolist()]
+    count = min(config.views, MAX_VIEWS)
+    same_size = len({image.shape for image in images}) == 1
+    views = build_transform(config)(
+        torch.stack(images) if same_size else images, views=count, seed=config.seed, epoch=0, index=index
+    )
+    rows = []
+    for image, image_views, label, name in zip(
+        images, views, _list_label_texts(data, split, index), list_instance_ids(run, "train", split, index), strict=True
+    ):
+        first = GridCell(make_img_tag(image, _make_alt_text("training instance", name, label)), label or name)
+        rest = [
+            GridCell(make_img_tag(view, f"view {i} of {name}"), f"view {i}")
+            for i, view in enumerate(image_views, start=1)
+        ]
+        rows.append([first, *rest])
+    subset = f" (the first {count} of {config.views})" if count < config.views else ""
+    return ImageGrid(rows, f"Training instances and their views{subset} in the first epoch.")
+
+
+def _make_modality_grid(run: Run, data: DatasetDict) -> ImageGrid:
+    config, split = run.config, get_training_split(data, run.config)
+    index = draw_permutation(len(split), 0)[:NUM_ROWS].sort().values
+    names, images = list_instance_ids(run, "train", split, index), split.modalities.get(IMAGE_MODALITY)
+    masks = ModalityLoader(split, config.modalities).get_mask(index)
+    rows = []
+    labels = _list_label_texts(data, split, index)
+    for i, label, name, mask in zip(index.tolist(), labels, names, masks.tolist(), strict=True):
+        alt = _make_alt_text("training instance", name, label)
+        image = None if images is None else make_img_tag(read_image_or_gray(images, i), alt)
+        row = [GridCell(image, label or name, name if label else "")]
+        for modality, exists in zip(config.modalities, mask, strict=True):
+            features = _standardize_features(split, modality, i) if exists else None
+            tag = None if features is None else draw_modality(features, f"{modality} of {name}")
+            row.append(GridCell(tag, modality, "" if exists else "missing"))
+        rows.append(row)
+    return ImageGrid(
+        rows,
+        "Training instances and the modalities that are their views. A line is a vector; a gray image is a sequence, "
+        "with its steps from left to right. Features are standardized.",
+    )
+
+
+def _standardize_features(split: Dataset, modality: str, i: int) -> Tensor:
+    """One instance's features without padding, standardized unless they are an image."""
+    modality_features = split.modalities[modality]
+    assert isinstance(modality_features, Tensor)
+    features = modality_features[i]
+    if features.dim() == 3:
+        return features
+    if features.dim() == 2 and modality in split.lengths:
+        features = features[: max(1, int(split.lengths[modality][i]))]
+    return Standardize(features.shape[-1]).fit(select_valid_steps(split, modality))(features)
+
+
+def make_neighbor_grid(sample: EncodedSample) -> ImageGrid | None:
+    """Show queries from as many classes as possible with their nearest neighbors; None for a single instance."""
+    count = min(NUM_NEIGHBORS, len(sample.index) - 1)
+    if count < 1:
+        return None
+    cosine = sample.h @ sample.h.T
+    cosine.fill_diagonal_(-torch.inf)
+    correct, total = 0, 0
+    has_classes = len(sample.labels.names) > 1 and not sample.labels.is_binned
+    rows = []
+    for query in _pick_queries(sample):
+        nearest = cosine[query].topk(count)
+        row = [_make_cell(sample, query, "query")]
+        for i, value in zip(nearest.indices.tolist(), nearest.values.tolist(), strict=True):
+            is_other = has_classes and sample.labels.groups[i] != sample.labels.groups[query]
+            correct, total = correct + (not is_other), total + 1
+            row.append(_make_cell(sample, i, "neighbor", f"{value:.3f}", is_other))
+        rows.append(row)
+    caption = f"The nearest of {len(sample.index):,} {sample.split} instances by cosine similarity of representations."
+    if has_classes:
+        caption += f" {correct} of {total} have the query's class; the others have a dashed frame."
+    return ImageGrid(rows, caption)
+
+
+def _pick_queries(sample: EncodedSample) -> list[int]:
+    """Indices of one instance per class, spread over the classes, then of other instances."""
+    groups = torch.tensor(sample.labels.groups)
+    order = draw_permutation(len(groups), 1).tolist()
+    firsts = list({int(groups[i]): i for i in reversed(order)}.items())
+    by_class = [i for _, i in sorted(firsts)]
+    stride = max(1, len(by_class) / NUM_ROWS)
+    chosen = [by_class[int(k * stride)] for k in range(min(NUM_ROWS, len(by_class)))]
+    return [*chosen, *(i for i in order if i not in chosen)][: min(NUM_ROWS, len(groups))]
+
+
+def _make_cell(sample: EncodedSample, i: int, role: str, cosine: str = "", is_other_class: bool = False) -> GridCell:
+    name, label = sample.ids[i], sample.labels.texts[i]
+    images = sample.data[sample.split].modalities.get(IMAGE_MODALITY)
+    image = None
+    if images is not None:
+        image = make_img_tag(read_image_or_gray(images, int(sample.index[i])), _make_alt_text(role, name, label))
+    subcaption = cosine or role
+    if image is None and label:
+        subcaption = f"{name}, {subcaption}"
+    return GridCell(image, label or name, subcaption, is_other_class)
+
+
+def _list_label_texts(data: DatasetDict, split: Dataset, index: Tensor) -> list[str]:
+    if split.labels is None:
+        return [""] * len(index)
+    labels = split.labels[index].tolist()
+    return [get_class_name(data, label) if split.class_labels is not None else f"{label:.3g}" for label in labels]
+
+
+def _make_alt_text(role: str, name: str, label: str) -> str:
+    return f"{role} {name}" + (f", {label}" if label else "")

@@ -1,0 +1,119 @@
+"""A run's configuration, and the command that trains it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from manyviews.report.scales import format_number
+from manyviews.report.summary import RunSummary
+from manyviews.training import AUTO_FIELDS, CONFIG_FILE, RECIPES, Config
+
+
+@dataclass(frozen=True)
+class FieldDiff:
+    """A field whose value differs from the recipe's."""
+
+    field: str
+    value: str
+    recipe_value: str
+
+
+@dataclass(frozen=True)
+class RerunInfo:
+    """Everything needed to repeat a run."""
+
+    command: list[str]
+    """Shell-quoted words."""
+    recipe: str
+    """The recipe with the fewest different fields."""
+    changes: list[FieldDiff]
+    versions: dict[str, str]
+    config: str
+    """All fields, as in config.yaml."""
+
+
+def get_rerun_info(summary: RunSummary) -> RerunInfo:
+    run, config = summary.run, summary.run.config
+    recipe = find_closest_recipe(config)
+    output = run.path.with_name(f"{run.path.resolve().name}-again")
+    words = ["manyviews", "train", "--recipe", str(run.path / CONFIG_FILE), "--output", str(output)]
+    recipe_config = RECIPES[recipe].with_loss_defaults()
+    changes = [
+        FieldDiff(name, _format_value(getattr(config, name)), _format_value(getattr(recipe_config, name)))
+        for name in diff_fields(config, RECIPES[recipe])
+    ]
+    return RerunInfo([shlex.quote(word) for word in words], recipe, changes, summary.provenance, config.to_yaml())
+
+
+def find_closest_recipe(config: Config) -> str:
+    """Find the recipe of the same task with the fewest different fields.
+
+    Examples:
+        >>> find_closest_recipe(Config(epochs=3)), find_closest_recipe(Config(task="multimodal", views=0))
+        ('photos', 'multimodal')
+    """
+    candidates = [name for name, recipe in RECIPES.items() if recipe.task == config.task]
+    return min(candidates, key=lambda name: len(diff_fields(config, RECIPES[name])))
+
+
+def diff_fields(config: Config, recipe: Config) -> list[str]:
+    """List fields that change the result, except those that the recipe leaves to the data or the loss."""
+    defaults = dataclasses.replace(recipe, loss=config.loss).with_loss_defaults()
+    recipe = dataclasses.replace(recipe, temperature=defaults.temperature, learn_temperature=defaults.learn_temperature)
+    config = config.with_loss_defaults()
+    names = [
+        name
+        for name in config.list_changed_fields(recipe)
+        if not (name in AUTO_FIELDS and getattr(recipe, name) == AUTO_FIELDS[name])
+    ]
+    return ["data", *names] if config.data != recipe.data else names
+
+
+def describe_run(summary: RunSummary) -> dict[str, str]:
+    """Describe a run's data, views, encoder, loss and training in a few words each."""
+    config = summary.run.config.with_loss_defaults()
+    description = {"data": summary.data if summary.data == config.data else f"{summary.data} ({config.data})"}
+    if config.task == "multimodal":
+        description["views"] = f"the modalities {', '.join(config.modalities)}"
+        if config.missing_rate:
+            description["views"] += f"; {config.missing_rate:.0%} of them dropped in training"
+        description["encoders"] = f"one per modality, {config.hidden_dim} dimensions"
+    else:
+        size = f" of {config.image_size} x {config.image_size}" if config.image_size else ""
+        description["views"] = f"{config.views} crops{size} of each image"
+        description["encoder"] = (
+            config.encoder
+            if config.width_mult is None
+            else f"{config.encoder}, width {format_number(config.width_mult)}"
+        )
+    if config.supervised:
+        description["loss"] = "supervised: a linear layer on all modalities is trained with labels"
+    else:
+        learned = " (learned)" if config.learn_temperature else ""
+        description["loss"] = f"{config.loss}, temperature {_format_value(config.temperature)}{learned}"
+        description["embedding"] = f"{config.embed_dim} dimensions"
+    description["training"] = (
+        f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}, "
+        f"batches of {config.instances_per_batch:,} instances, "
+        f"{config.optimizer}, learning rate {format_number(config.learning_rate)}, seed {config.seed}"
+    )
+    if config.init is not None:
+        description["initialized from"] = summary.provenance.get("init", str(config.init))
+    for extension in summary.run.extensions:
+        description["training"] += (
+            f"; {extension.epochs_before} epochs until step {extension.step:,}, then extended to {extension.epochs}"
+        )
+    if "started" in summary.provenance:
+        description["started"] = summary.provenance["started"].replace("T", " ")
+    return description
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_format_value, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return format_number(value) if isinstance(value, float) else str(value)

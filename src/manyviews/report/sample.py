@@ -1,0 +1,128 @@
+"""Encode a sample of the test set for the map and the nearest-neighbor grid."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError, LazyImages
+from manyviews.evaluation import EvaluationConfig, Subset, choose_test_split
+from manyviews.loading import ModalityLoader, encode_images, encode_multimodal
+from manyviews.models import load_image_encoder, load_multimodal_encoder
+from manyviews.runs import Run
+from manyviews.training import limit_cpu_threads
+from manyviews.utils import check_finite, draw_permutation, track
+
+NUM_BINS = 5
+"""Bins of regression targets, each with a color."""
+
+
+@dataclass(frozen=True)
+class LabelGroups:
+    """Instances grouped by label."""
+
+    groups: list[int]
+    """Index into `names` for each instance."""
+    names: list[str]
+    texts: list[str]
+    """The label of each instance as text."""
+    is_binned: bool = False
+    """Whether groups are bins of regression targets."""
+
+
+@dataclass(frozen=True)
+class EncodedSample:
+    """Instances `index` (n,) of a split and their unit representations h (n, d)."""
+
+    data: DatasetDict
+    split: str
+    index: Tensor
+    h: Tensor
+    labels: LabelGroups
+    ids: list[str]
+
+    @property
+    def images(self) -> list[Tensor] | None:
+        """Images of the instances, or None if the data has no images."""
+        images = self.data[self.split].modalities.get(IMAGE_MODALITY)
+        if images is None:
+            return None
+        return [read_image_or_gray(images, i) for i in track(self.index.tolist(), "thumbnails", len(self.index))]
+
+
+def encode_sample(run: Run, data: DatasetDict, count: int, workers: int, device: torch.device) -> EncodedSample:
+    """Encode up to `count` test instances: the same ones for all runs on the same data.
+
+    Raises:
+        ValueError: the run is not finished, or its encoder does not fit the data.
+    """
+    name = choose_test_split(data, EvaluationConfig())
+    split = data[name]
+    subset = Subset.of(data, name)
+    index = subset.index[draw_permutation(len(subset.index), 0)[:count]].sort().values
+    with limit_cpu_threads(dataclasses.replace(run.config, devices=1), data):
+        if run.config.task == "multimodal":
+            multimodal = load_multimodal_encoder(run.encoder_path).to(device)
+            h = multimodal.fuse(*encode_multimodal(multimodal, ModalityLoader(split, multimodal.names), index))
+        else:
+            encoder, encoder_config = load_image_encoder(run.encoder_path)
+            h, index = encode_images(encoder.to(device), split.images, index, encoder_config.size, workers)
+    check_finite("representations", h)
+    return EncodedSample(
+        data,
+        name,
+        index,
+        normalize(h, dim=1).cpu(),
+        group_labels(data, split, index),
+        list_instance_ids(run, name, split, index),
+    )
+
+
+def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroups:
+    """Group instances by class, or regression targets into bins of equal width."""
+    if split.labels is None:
+        return LabelGroups([0] * len(index), ["unlabeled"], [""] * len(index))
+    labels = split.labels[index]
+    if split.class_labels is not None:
+        classes = sorted(set(labels.tolist()))
+        names = [get_class_name(data, label) for label in classes]
+        groups = [classes.index(label) for label in labels.tolist()]
+        return LabelGroups(groups, names, [names[group] for group in groups])
+    low, high = labels.min().item(), labels.max().item()
+    edges = torch.linspace(low, high, NUM_BINS + 1)
+    groups = torch.bucketize(labels.float(), edges[1:-1]).tolist()
+    names = [f"{a:.3g} to {b:.3g}" for a, b in zip(edges.tolist(), edges[1:].tolist(), strict=False)]
+    return LabelGroups(groups, names, [f"{label:.3g}" for label in labels.tolist()], is_binned=True)
+
+
+def get_class_name(data: DatasetDict, label: int) -> str:
+    return data.class_names[label] if 0 <= label < len(data.class_names) else str(label)
+
+
+def list_instance_ids(run: Run, name: str, split: Dataset, index: Tensor) -> list[str]:
+    """List the ids of instances: their own, paths relative to the folder, or SPLIT/INDEX."""
+    if split.ids:
+        return [split.ids[i] for i in index.tolist()]
+    images = split.modalities.get(IMAGE_MODALITY)
+    if isinstance(images, LazyImages):
+        return [_get_relative_path(images.paths[i], Path(run.config.data)) for i in index.tolist()]
+    return [f"{name}/{i}" for i in index.tolist()]
+
+
+def read_image_or_gray(images: Tensor | LazyImages | Sequence[Tensor], index: int) -> Tensor:
+    """Read an image (C, H, W); gray if its file is corrupt."""
+    try:
+        return images[index]
+    except DatasetError:
+        return torch.full((3, 8, 8), 128, dtype=torch.uint8)
+
+
+def _get_relative_path(path: Path, folder: Path) -> str:
+    root = folder.expanduser().resolve()
+    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name

@@ -1,0 +1,137 @@
+"""Summaries of run directories, complete or not."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from manyviews.runs import Run
+from manyviews.training import CONFIG_FILE, ConfigError, read_provenance
+from manyviews.utils import read_text
+
+MAX_WARNINGS = 5
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The content of a run directory; unreadable files are listed in `problems`."""
+
+    run: Run
+    name: str
+    """Unique in the report."""
+    index: int
+    """Position in the report: selects color, dashes and markers."""
+    metrics: list[dict[str, float]]
+    evaluation: dict[str, Any]
+    provenance: dict[str, str]
+    problems: list[str]
+
+    @property
+    def data(self) -> str:
+        """Name of the dataset."""
+        return str(self.evaluation.get("data") or Path(self.run.config.data).name or self.run.config.data)
+
+    @property
+    def views(self) -> str:
+        config = self.run.config
+        return str(len(config.modalities) or config.views) if config.task == "multimodal" else str(config.views)
+
+    @property
+    def loss(self) -> str:
+        return "supervised" if self.run.config.supervised else self.run.config.loss
+
+    @property
+    def trains_on_monitored(self) -> bool:
+        """Whether the monitored instances are training instances."""
+        return not self.run.config.monitor_size
+
+    def get_geometry(self, kind: str) -> dict[str, Any]:
+        """Geometry of representations h or embeddings z over all modalities; empty if it was not evaluated."""
+        geometry = (self.evaluation.get("geometry") or {}).get(kind) or {}
+        overall: dict[str, Any] = geometry.get("all", geometry)
+        return overall
+
+    def get_last_monitored(self, name: str) -> float | None:
+        """Get the last value of a metric in metrics.csv."""
+        return next((row[name] for row in reversed(self.metrics) if name in row), None)
+
+
+def describe_monitored(summaries: Sequence[RunSummary]) -> str:
+    """Describe whether monitored instances are training instances."""
+    names = [summary.name for summary in summaries if summary.trains_on_monitored]
+    if len(names) == len(summaries):
+        return "Measured on training instances."
+    if not names:
+        return "Measured on instances that are not trained on."
+    return f"Measured on instances that are not trained on; in {', '.join(names)} on training instances."
+
+
+def load_summaries(paths: Sequence[str | Path]) -> list[RunSummary]:
+    """Load the summaries of runs.
+
+    Raises:
+        ConfigError: a path is not a run, or is given twice.
+    """
+    if not paths:
+        raise ConfigError("a report needs at least one run directory")
+    runs = [Run.open(path) for path in paths]
+    resolved = [run.path.resolve() for run in runs]
+    for i, path in enumerate(resolved):
+        if path in resolved[:i]:
+            raise ConfigError(f"{runs[i].path} is given twice: name each run once")
+    names = _make_unique_names(runs, resolved)
+    return [_load_summary(run, names[i], i) for i, run in enumerate(runs)]
+
+
+def _make_unique_names(runs: Sequence[Run], resolved: Sequence[Path]) -> list[str]:
+    """Directory names, or paths where names are not unique."""
+    short = [path.name for path in resolved]
+    return [name if short.count(name) == 1 else str(run.path) for name, run in zip(short, runs, strict=True)]
+
+
+def _load_summary(run: Run, name: str, index: int) -> RunSummary:
+    metrics: list[dict[str, float]] = []
+    evaluation: dict[str, Any] = {}
+    problems = []
+    try:
+        metrics = [
+            {key: value for key, value in row.items() if math.isfinite(value)}
+            for row in run.read_metrics()
+            if "step" in row
+        ]
+    except FileNotFoundError:
+        problems.append("There is no metrics.csv yet.")
+    except (OSError, ValueError, TypeError) as error:
+        problems.append(f"Cannot read metrics.csv: {error}.")
+    try:
+        evaluation = run.read_evaluation() or {}
+    except (OSError, ValueError) as error:
+        evaluation = {}
+        problems.append(f"Cannot read evaluation.json: {error}.")
+    if run.is_finished and not (run.path / "evaluation.json").exists():
+        problems.append(f"Not evaluated: run `manyviews evaluate {shlex.quote(str(run.path))}`.")
+    if not run.is_finished:
+        epochs = [int(row["epoch"]) for row in metrics if "epoch" in row]
+        done = f", in epoch {epochs[-1] + 1} of {run.config.epochs}" if epochs else ""
+        problems.insert(0, f"Not finished{done}: resume with `manyviews train --resume {shlex.quote(str(run.path))}`.")
+    return RunSummary(
+        run, name, index, metrics, evaluation, _read_provenance(run.path), problems + _read_warnings(run.path)
+    )
+
+
+def _read_provenance(path: Path) -> dict[str, str]:
+    return read_provenance(read_text(path / CONFIG_FILE))
+
+
+def _read_warnings(path: Path) -> list[str]:
+    """The last warnings in the log, without duplicates."""
+    try:
+        lines = read_text(path / "log.txt", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return []
+    messages = dict.fromkeys(line.partition("  warning: ")[2] for line in lines if "  warning: " in line)
+    return [f"Warning in training: {line}" for line in list(messages)[-MAX_WARNINGS:]]

@@ -1,0 +1,40 @@
+"""The principles table: measured properties of each loss, compared with the paper's Table I."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from manyviews.losses import LOSSES, check_principles, get_loss
+from manyviews.reproduce.claims import Claim
+from manyviews.reproduce.table_formats import Table
+
+TABLE_I: dict[str, tuple[bool, bool, str]] = {
+    "pwe-infonce": (False, False, "N(N-1)/2"),
+    "pvc": (False, False, "N(N-1)"),
+    "mv-infonce": (True, True, "1"),
+    "mv-dhel": (True, True, "1"),
+}
+"""P1, P2 and the number of terms in the paper's Table I."""
+TERMS = {"1": lambda _: 1, "N(N-1)": lambda n: n * (n - 1), "N(N-1)/2": lambda n: n * (n - 1) // 2}
+
+
+def make_principles_table(views: Sequence[int] = (3, 4, 5)) -> tuple[Table, list[Claim]]:
+    """Measure the principles of every loss at each number of views."""
+    rows, claims = [], []
+    for name in LOSSES:
+        loss = get_loss(name)
+        counts = [count for count in views if count <= loss.max_views] or [2]
+        audits = [check_principles(loss, count) for count in counts]
+        terms = ", ".join(f"{audit.terms} ({count})" for audit, count in zip(audits, counts, strict=True))
+        first = audits[0]
+        marks = ["yes" if holds else "no" for holds in (first.simultaneous_alignment, first.accurate_energy)]
+        rows.append((name, *marks, terms, first.coupling))
+        if name in TABLE_I:
+            p1, p2, formula = TABLE_I[name]
+            expected = [(p1, p2, TERMS[formula](count)) for count in counts]
+            measured = [(audit.simultaneous_alignment, audit.accurate_energy, audit.terms) for audit in audits]
+            numbers = f"P1 {marks[0]}, P2 {marks[1]}, terms (at views) {terms}"
+            text = f"{name}: P1 {'yes' if p1 else 'no'}, P2 {'yes' if p2 else 'no'}, {formula} terms"
+            claims.append(Claim(text, measured == expected, numbers, "equal, without tolerance"))
+    header = ("loss", "P1 all views aligned at once", "P2 complete energy", "P3 terms (at views)", "coupling")
+    return Table("The paper's principles, measured by differentiating each loss", header, tuple(rows)), claims

@@ -1,0 +1,265 @@
+"""`reproduce_table`: run a table's trials and write its files."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from manyviews import __version__
+from manyviews.data import load_dataset
+from manyviews.evaluation import EvaluationConfig
+from manyviews.reproduce import theorem
+from manyviews.reproduce.claims import Claim
+from manyviews.reproduce.experiments import EXPERIMENTS, LEARNING_RATES, Experiment, ReproduceOptions
+from manyviews.reproduce.figures import draw_line_figure
+from manyviews.reproduce.principles_table import make_principles_table
+from manyviews.reproduce.results import METRICS, Results
+from manyviews.reproduce.runner import TrialRunner
+from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
+from manyviews.reproduce.table_formats import Table, format_long_csv, make_claims_table, make_pivot_tables
+from manyviews.reproduce.trials import Trial
+from manyviews.training import ConfigError
+from manyviews.utils import suggest, write_atomic
+
+ANALYSES = {
+    "theorem": "limits of the losses as instances grow, and their minimizers",
+    "principles": "the principles of Table I, measured for every loss",
+}
+UNJUDGED_SCALES = "Smoke runs are too short to test the paper's claims."
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The setting as a sentence, the tables, the claims, the files written, and the reason of each failed trial."""
+
+    setting: str
+    tables: tuple[Table, ...]
+    claims: tuple[Claim, ...]
+    files: tuple[Path, ...]
+    failed: dict[str, str]
+
+
+def get_experiment(name: str) -> Experiment:
+    """Return the experiment of a table or figure, or raise a ConfigError that suggests similar names."""
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"no table or figure {name!r}{suggest(name, [*EXPERIMENTS, *ANALYSES])}")
+    return EXPERIMENTS[name]
+
+
+def reproduce_table(
+    name: str, options: ReproduceOptions, launch: TrialRunner, output: Path, overwrite: bool = False
+) -> Outcome:
+    """Run the missing trials of a table or figure, and write `output/NAME.csv`, `.md`, `.tex` and its figure.
+
+    Args:
+        name: a key of `EXPERIMENTS` or `ANALYSES`.
+        options: scale, seeds, losses, ...
+        launch: runs the trials.
+        output: the folder of the files.
+        overwrite: replace files of this table that were made with other options.
+
+    Raises:
+        ConfigError: the options do not apply to the table, every trial failed, or files of other options exist.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     runner = TrialRunner(Path(folder) / "runs")
+        ...     outcome = reproduce_table("principles", ReproduceOptions(), runner, Path(folder))
+        >>> [file.name for file in outcome.files]
+        ['principles.md', 'principles.tex', 'principles.csv']
+    """
+    output.mkdir(parents=True, exist_ok=True)
+    if name in ANALYSES and dataclasses.replace(options, scale="laptop") != ReproduceOptions():
+        raise ConfigError(f"{name} is measured, not trained: only --scale applies")
+    trials = [] if name in ANALYSES else make_trials(name, options)
+    _check_files(name, options, launch.folder, output, overwrite)
+    if name == "principles":
+        table, claims = make_principles_table()
+        return _write_outputs(name, options, output, [table], claims)
+    if name == "theorem":
+        return _run_theorem(options, output)
+    experiment = EXPERIMENTS[name]
+    tables: list[Table] = []
+    failed: dict[str, str] = {}
+    if searched := list_lr_searched(trials, options):
+        selected, rate_table, failed = select_learning_rates(searched, launch)
+        trials = [*(trial for trial in trials if trial not in searched), *selected]
+        tables.append(rate_table)
+    failed |= launch(trials)
+    results = Results.collect(trials, launch.folder, experiment.metrics)
+    if failed and not any(results.values.values()):
+        trial, reason = next(iter(failed.items()))
+        raise ConfigError(f"every trial of {name} failed, nothing was written; {trial}: {reason}")
+    _check_files(name, options, launch.folder, output, overwrite)  # another process may have written them meanwhile
+    with_paper = options.matches_paper
+    baselines = make_baseline_tables(trials, launch.folder) if experiment.is_multimodal else []
+    subsets = make_subset_tables(trials, launch.folder) if experiment.is_multimodal else []
+    tables = [*make_pivot_tables(experiment, results, with_paper), *baselines, *subsets, *tables]
+    figures = []
+    if experiment.x_axis and any(results.values.values()):
+        figures = draw_line_figure(results, experiment.x_axis, experiment.metrics, output / name)
+    write_atomic(output / f"{name}.csv", format_long_csv(experiment, results, with_paper))
+    messages = [f"{trial}: {reason}" for trial, reason in failed.items()]
+    outcome = _write_outputs(name, options, output, tables, list(experiment.claims(results)), trials, messages)
+    return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
+
+
+def _check_files(name: str, options: ReproduceOptions, runs: Path, output: Path, overwrite: bool) -> None:
+    """Raise if files of this table exist that were made with other or unknown options."""
+    files = [path for ending in ("md", "csv", "tex", "png", "pdf") if (path := output / f"{name}.{ending}").exists()]
+    if overwrite or not files:
+        return
+    text = files[0].read_text(errors="replace") if files[0].suffix == ".md" else ""
+    if _format_provenance(name, options) not in text:
+        provenance = next(
+            (line for line in text.splitlines() if line.startswith("Made by ")), "Its options are unknown."
+        )
+        raise ConfigError(
+            f"{files[0]} was not made by `{options.format_command(name)}`. {provenance} Choose another --output "
+            f"(with --runs {runs} to reuse finished trials), or pass --overwrite"
+        )
+
+
+def _format_provenance(name: str, options: ReproduceOptions) -> str:
+    return f"Made by `{options.format_command(name)}`."
+
+
+def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
+    """The trials of a table, with valid configs."""
+    experiment = get_experiment(name)
+    options.check(experiment)
+    trials = list(experiment.make_trials(options))
+    for trial in trials:
+        trial.config.check()
+    return trials
+
+
+def list_lr_searched(trials: Sequence[Trial], options: ReproduceOptions) -> list[Trial]:
+    """The trials that need a learning-rate search: the multimodal ones at the paper's scale."""
+    return [trial for trial in trials if options.scale == "paper" and trial.config.task == "multimodal"]
+
+
+def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[object, float], Trial]:
+    """Trials of every learning rate with the first seed, by coordinates and rate."""
+    eval_config = EvaluationConfig(label_fractions=(), baselines=False, modality_subsets=False, split="valid")
+    return {
+        (tuple(trial.coordinates.items()), rate): Trial(
+            dataclasses.replace(trial.config, learning_rate=rate), eval_config, trial.coordinates
+        )
+        for trial in trials
+        if trial.config.seed == 0
+        for rate in LEARNING_RATES
+    }
+
+
+def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple[list[Trial], Table, dict[str, str]]:
+    """The trials with the learning rate that is best on the validation split with the first seed."""
+    for source in {trial.config.data for trial in trials}:
+        if not {"valid", "test"} <= set(load_dataset(source).splits):
+            raise ConfigError(
+                f"the learning-rate search needs the splits valid and test, and {source} does not have both"
+            )
+    first = {tuple(trial.coordinates.items()): trial for trial in trials if trial.config.seed == 0}
+    candidates = make_lr_search_trials(trials)
+    failed = launch(list(candidates.values()))
+    best: dict[object, float] = {}
+    rows = []
+    for coords, trial in first.items():
+        scores = {rate: _get_validation_score(candidates[coords, rate], launch.folder) for rate in LEARNING_RATES}
+        finished = {rate: score for rate, score in scores.items() if score is not None}
+        best[coords] = max(finished, key=lambda rate: finished[rate]) if finished else trial.config.learning_rate
+        texts = [f"{scores[rate]:.3f}" if scores[rate] is not None else "failed" for rate in LEARNING_RATES]
+        rows.append((*map(str, trial.coordinates.values()), *texts, f"{best[coords]:g}"))
+    header = (*next(iter(first.values())).coordinates, *(f"{rate:g}" for rate in LEARNING_RATES), "selected")
+    table = Table("Learning rates: validation score (accuracy in %, or -MAE)", header, tuple(rows))
+    selected = []
+    for trial in trials:
+        config = dataclasses.replace(trial.config, learning_rate=best[tuple(trial.coordinates.items())])
+        selected.append(dataclasses.replace(trial, config=config))
+    return selected, table, failed
+
+
+def _get_validation_score(trial: Trial, folder: Path) -> float | None:
+    """The score on the validation split; higher is better."""
+    result = trial.load_result(folder)
+    if result is None:
+        return None
+    prefix = "own-" if trial.config.supervised else ""
+    if errors := METRICS[f"{prefix}mae"].extract(result):
+        return -statistics.fmean(errors)
+    scores = METRICS["own" if trial.config.supervised else "linear"].extract(result)
+    return scores[0] if scores else None
+
+
+def _run_theorem(options: ReproduceOptions, output: Path) -> Outcome:
+    max_instances, draws, steps = theorem.SCALE_SETTINGS[options.scale]
+    table, claims, curves = theorem.measure_convergence(max_instances, draws)
+    free_points, free_claims = theorem.optimize_free_points(steps, ("mv-infonce", "mv-dhel", "pwe-infonce", "pvc"))
+    figures = theorem.draw_theorem_figure(curves, output / "theorem")
+    outcome = _write_outputs("theorem", options, output, [table, free_points], [*claims, *free_claims])
+    return dataclasses.replace(outcome, files=(*outcome.files, *figures))
+
+
+def _write_outputs(
+    name: str,
+    options: ReproduceOptions,
+    output: Path,
+    tables: Sequence[Table],
+    claims: Sequence[Claim],
+    trials: Sequence[Trial] = (),
+    failed: Sequence[str] = (),
+) -> Outcome:
+    """Write the .md and .tex files, and for analyses the .csv; smoke runs test no claim."""
+    claims = () if options.scale == "smoke" else claims
+    description = ANALYSES.get(name) or EXPERIMENTS[name].description
+    setting = _describe_setting(name, options, trials)
+    all_tables = (*tables, *([make_claims_table(claims)] if claims else []))
+    head = [setting, _format_provenance(name, options), *([UNJUDGED_SCALES] if options.scale == "smoke" else [])]
+    lines = [f"# {name}: {description}", ""]
+    for line in head:
+        lines += [line, ""]
+    if (output / f"{name}.png").exists():
+        lines += [f"![{description}]({name}.png)", ""]
+    for table in all_tables:
+        lines += [table.markdown(), ""]
+    if failed:
+        lines += ["Failed: " + "; ".join(failed), ""]
+    files = [output / f"{name}.md", output / f"{name}.tex"]
+    write_atomic(files[0], "\n".join(lines))
+    write_atomic(files[1], "\n".join([*(f"% {line}" for line in head), *(table.latex() for table in all_tables)]))
+    if name in ANALYSES:
+        files.append(output / f"{name}.csv")
+        write_atomic(files[-1], "\n".join(table.csv() for table in tables))
+    return Outcome(setting, tuple(tables), tuple(claims), tuple(files), {})
+
+
+def _describe_setting(name: str, options: ReproduceOptions, trials: Sequence[Trial]) -> str:
+    parts = [f"Scale {options.scale}", f"manyviews {__version__}"]
+    if name == "theorem":
+        parts.append(theorem.SETTING)
+    if trials:
+        parts.append(f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'}")
+        configs = [trial.config.with_loss_defaults() for trial in trials]
+        kinds = {(config.max_instances, config.epochs, config.temperature) for config in configs}
+        for max_instances, epochs, temperature in sorted(kinds, key=str):
+            instances = f"the first {max_instances:,} training instances" if max_instances else "all training instances"
+            parts.append(f"{instances}, {epochs} epochs, temperature {temperature:g}")
+        parts.append(
+            "losses " + ("as in the authors' released code" if options.released_variant else "by the paper's equations")
+        )
+        if options.missing_rate:
+            parts.append(f"{options.missing_rate:.0%} of the modalities removed from training")
+        experiment = EXPERIMENTS[name]
+        values = (
+            experiment.get_paper_value(trial.coordinates, metric) for trial in trials for metric in experiment.metrics
+        )
+        if options.scale == "paper" and not options.matches_paper and any(value is not None for value in values):
+            parts.append(
+                "without the paper's values, which need --released-variant and no --max-instances, --epochs or "
+                "--missing-rate"
+            )
+    return "; ".join(parts) + "."

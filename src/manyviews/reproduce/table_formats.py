@@ -1,0 +1,134 @@
+"""Tables as files: every number as .csv, formatted tables as Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from manyviews.reproduce.claims import Claim
+from manyviews.reproduce.experiments import Experiment
+from manyviews.reproduce.results import METRICS, Results
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a header, and rows of text."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        """As Markdown, below its title.
+
+        Examples:
+            >>> print(Table("Accuracy", ("a", "b"), (("1", "2"),)).markdown())
+            **Accuracy**
+            <BLANKLINE>
+            | a | b |
+            |---|---|
+            | 1 | 2 |
+        """
+        lines = ["| " + " | ".join(_format_cell(text) for text in row) + " |" for row in (self.header, *self.rows)]
+        return "\n".join([f"**{self.title}**", "", lines[0], "|" + "---|" * len(self.header), *lines[1:]])
+
+    def latex(self) -> str:
+        """As LaTeX, for the package booktabs."""
+        body = [" & ".join(_escape_tex(text) for text in row) + r" \\" for row in (self.header, *self.rows)]
+        columns = "l" + "r" * (len(self.header) - 1)
+        return "\n".join(
+            [
+                r"\begin{table}",
+                r"\centering",
+                rf"\caption{{{_escape_tex(self.title)}}}",
+                rf"\begin{{tabular}}{{{columns}}}",
+                r"\toprule",
+                body[0],
+                r"\midrule",
+                *body[1:],
+                r"\bottomrule",
+                r"\end{tabular}",
+                r"\end{table}",
+                "",
+            ]
+        )
+
+    def csv(self) -> str:
+        """As comma-separated values."""
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows((self.header, *self.rows))
+        return buffer.getvalue()
+
+
+def _format_cell(text: str) -> str:
+    return " ".join(text.replace("|", r"\|").replace("<", "&lt;").split())
+
+
+def _escape_tex(text: str) -> str:
+    escapes = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$"}
+    escapes |= {sign: "\\" + sign for sign in "&%$#_{}"}
+    return "".join(escapes.get(sign, sign) for sign in " ".join(text.split()))
+
+
+def make_pivot_tables(experiment: Experiment, results: Results, paper: bool) -> Iterator[Table]:
+    """A table for each metric that has values; `paper` adds the paper's values in brackets."""
+    for name in experiment.metrics:
+        metric = METRICS[name]
+        if not any(name in values for values in results.values.values()):
+            continue
+        rows: dict[tuple[str, ...], dict[tuple[str, ...], str]] = {}
+        columns: dict[tuple[str, ...], None] = {}
+        for key, values in results.values.items():
+            coords = dict(key)
+            row = tuple(str(coords[part]) for part in experiment.rows)
+            column = tuple(str(coords[part]) for part in experiment.columns)
+            columns.setdefault(column)
+            text = metric.format(results.list_values(name, **coords)) if name in values else ""
+            paper_value = experiment.get_paper_value(coords, name) if paper else None
+            rows.setdefault(row, {})[column] = f"{text} ({paper_value:g})" if text and paper_value is not None else text
+        titles = [", ".join(_make_column_title(experiment.columns, column)) or metric.name for column in columns]
+        body = tuple((*row, *(cells.get(column, "") for column in columns)) for row, cells in rows.items())
+        title = metric.name + (" (the paper's in brackets)" if paper else "")
+        yield Table(title, (*experiment.rows, *titles), body)
+
+
+def _make_column_title(parts: Sequence[str], values: Sequence[str]) -> list[str]:
+    """The title of a column: numbers are followed by the name of their coordinate.
+
+    Examples:
+        >>> _make_column_title(("data", "views"), ("cifar10", "4"))
+        ['cifar10', '4 views']
+    """
+    pairs = zip(parts, values, strict=True)
+    return [f"{value} {part}" if value.replace(".", "").isdigit() else value for part, value in pairs]
+
+
+def make_claims_table(claims: Sequence[Claim]) -> Table:
+    return Table(
+        "The paper's claims, and whether they held here",
+        ("claim", "verdict", "decided by", "numbers"),
+        tuple((claim.text, claim.verdict, claim.basis, claim.evidence) for claim in claims),
+    )
+
+
+def format_long_csv(experiment: Experiment, results: Results, paper: bool) -> str:
+    """Every number as CSV, one line for each coordinates and metric."""
+    parts = list(dict.fromkeys(name for coords in results.coordinates for name in coords))
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*parts, "metric", "mean", "deviation", "seeds", "values", "paper"])
+    for key, metrics in results.values.items():
+        coords = dict(key)
+        for name, seeds in metrics.items():
+            values = list(chain.from_iterable(seeds.values()))
+            paper_value = experiment.get_paper_value(coords, name) if paper else None
+            spread = f"{statistics.stdev(values):.6g}" if len(values) > 1 else ""
+            all_values = " ".join(f"{value:.6g}" for value in values)
+            mean = f"{statistics.fmean(values):.6g}"
+            numbers = [mean, spread, len(seeds), all_values, "" if paper_value is None else paper_value]
+            writer.writerow([*(coords.get(part, "") for part in parts), name, *numbers])
+    return buffer.getvalue()

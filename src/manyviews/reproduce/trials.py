@@ -1,0 +1,176 @@
+"""A trial: one training of a table and its evaluation, in a run directory whose name identifies its config.
+
+A finished trial is never run again; a killed one is resumed. Results do not depend on where a trial runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from manyviews.api import train
+from manyviews.data import as_path
+from manyviews.evaluation import EvaluationConfig, evaluate
+from manyviews.runs import Run
+from manyviews.training import Config, with_absolute_paths
+from manyviews.utils import (
+    MALFORMED,
+    escape_control_characters,
+    exclusive_lock,
+    exit_with_parent,
+    parse_json,
+    read_text,
+)
+
+Coordinates = Mapping[str, str | int | float]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A training config, an evaluation config, and their coordinates in a table.
+
+    Examples:
+        >>> Trial(Config(views=2), coordinates={"loss": "mv-dhel", "views": 2}).name[:-8]
+        'photos-mv-dhel-2-'
+    """
+
+    config: Config
+    eval_config: EvaluationConfig = field(default_factory=EvaluationConfig)
+    coordinates: Coordinates = field(default_factory=dict)
+    """Row and column of the table; the same for all seeds."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run directory: readable, with a hash of every field that affects the result."""
+        # A temperature equal to the loss's default gives the same name as no temperature.
+        config, defaults = (
+            with_absolute_paths(self.config).with_loss_defaults(),
+            Config().with_loss_defaults().get_result_fields(),
+        )
+        # Fields with default values are left out, so that a new field does not rename old runs.
+        fields: dict[str, Any] = {
+            name: value for name, value in config.get_result_fields().items() if value != defaults[name]
+        }
+        path = Path(config.data)
+        # A file is identified by its content; folders and named data sets, which may be large, by their names.
+        fields["data"] = (
+            _hash_file(path, path.stat().st_mtime_ns) if as_path(config.data) and path.is_file() else config.data
+        )
+        kind = "supervised" if config.supervised else config.loss
+        stem = re.sub(r"[^\w.-]+", "-", path.stem)
+        return f"{stem}-{kind}-{config.views or 'all'}-{_compute_digest(fields)}"
+
+    @property
+    def result_filename(self) -> str:
+        """The file of this evaluation's result in the run directory."""
+        fields, defaults = dataclasses.asdict(self.eval_config), dataclasses.asdict(EvaluationConfig())
+        changed = {name: value for name, value in fields.items() if value != defaults[name] and name != "num_workers"}
+        return f"trial-{_compute_digest(changed)}.json"
+
+    @property
+    def label(self) -> str:
+        """A readable description: coordinates and seed."""
+        return ", ".join([*(f"{name} {value}" for name, value in self.coordinates.items()), f"seed {self.config.seed}"])
+
+    def load_result(self, folder: Path) -> dict[str, Any] | None:
+        """The result of the evaluation, or None if it is not finished."""
+        return _read_result(folder / self.name / self.result_filename)
+
+    def get_state(self, folder: Path) -> str:
+        if self.load_result(folder) is not None:
+            return "done"
+        return "started" if (folder / self.name).exists() else "to do"
+
+    def lock(self, folder: Path) -> AbstractContextManager[int | None]:
+        """Lock the trial while it runs; raises BlockingIOError if another process runs it."""
+        return _lock(folder / self.name)
+
+    def to_spec(self, folder: Path) -> dict[str, Any]:
+        """JSON-serializable arguments of `run_trial`."""
+        return {
+            "config": with_absolute_paths(self.config).to_yaml(),
+            "eval_config": dataclasses.asdict(self.eval_config),
+            "path": str((folder / self.name).resolve()),
+            "file": self.result_filename,
+        }
+
+
+def _read_result(path: Path) -> dict[str, Any] | None:
+    """A saved evaluation; None if it is missing or damaged, so that it is computed again."""
+    from manyviews.reproduce.results import METRICS
+    from manyviews.reproduce.subset_tables import check_subsets
+
+    try:
+        result: dict[str, Any] = parse_json(read_text(path))
+        check_subsets(result)
+        values = [metric.extract(result) for metric in METRICS.values()]
+        return result if all(type(value) in (int, float) for group in values for value in group) else None
+    except (OSError, *MALFORMED):
+        return None
+
+
+def _compute_digest(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode()).hexdigest()[:8]
+
+
+@lru_cache
+def _hash_file(path: Path, _mtime_ns: int) -> str:
+    """The digest of a file; the modification time is part of the cache key."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _lock(path: Path, wait: bool = False) -> AbstractContextManager[int | None]:
+    """Lock the run directory of a trial; see `exclusive_lock`."""
+    lock = path.parent / ".locks" / path.name
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    return exclusive_lock(lock.parent, lock.name, wait)
+
+
+def run_trial(spec: Mapping[str, Any]) -> None:
+    """Train (or resume) and evaluate a trial, once no other process holds its lock."""
+    with _lock(Path(spec["path"]), wait=True):
+        _run_locked(spec)
+
+
+def _run_locked(spec: Mapping[str, Any]) -> None:
+    config, path = Config.from_yaml(spec["config"]), Path(spec["path"])
+    eval_config = EvaluationConfig(**spec["eval_config"])
+    # Resuming raises if the existing run has another config.
+    run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
+    if _read_result(path / spec["file"]) is None:
+        run.save_evaluation(evaluate(Run.open(run.path), config=eval_config, device=config.device), spec["file"])
+
+
+def main() -> None:
+    """Run the trial given by the JSON argument, whose lock is inherited; print one line if it fails."""
+    import sys
+
+    from manyviews.utils import hide_progress
+
+    exit_with_parent()
+    try:
+        with hide_progress():
+            _run_locked(json.loads(sys.argv[1]))
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        print(f"{type(error).__name__}: {escape_control_characters(error)}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "interrupted", file=sys.stderr)
+        sys.exit(getattr(interrupt, "exit_code", 130))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Devices, precision and process groups, with Lightning Fabric."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from manyviews.training.config import Config, ConfigError
+from manyviews.utils import PARENT_PID, exit_with_parent, resolve_device
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+T = TypeVar("T")
+
+RENDEZVOUS_TIMEOUT = timedelta(minutes=2)
+"""Time within which all ranks must have started."""
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""Time that a rank waits for the others afterwards; rank 0 may have to download data."""
+
+
+def create_fabric(config: Config) -> Fabric:
+    """Create the Fabric of a config. With several devices and without torchrun, this starts the other processes."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.precision.double import DoublePrecision
+    from lightning_fabric.strategies.ddp import DDPStrategy
+    from torch import distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Double(DoublePrecision):
+        """Fabric's double precision, without rounding the embeddings to 32 bits."""
+
+        def convert_output(self, data: Any) -> Any:
+            return data
+
+    if resolve_device(config.device).type == "cpu" and config.precision == "16-mixed":
+        raise ConfigError("--precision 16-mixed requires a GPU: use bf16-mixed on a CPU")
+    devices, nodes = config.devices, config.num_nodes
+    launcher = dist.is_torchelastic_launched() or "SLURM_NTASKS" in os.environ or "MASTER_ADDR" in os.environ
+    if nodes > 1 and not launcher:
+        raise ConfigError("--num-nodes > 1 requires torchrun or SLURM on each node, see docs/scaling.md")
+    if dist.is_torchelastic_launched():
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    is_distributed = devices * nodes > 1
+    ddp_parameters = inspect.signature(DistributedDataParallel).parameters
+    sync_buffers = "forward_sync_buffers" if "forward_sync_buffers" in ddp_parameters else "broadcast_buffers"
+    ddp_kwargs: Any = {sync_buffers: False}
+    fabric = Fabric(
+        accelerator=config.device,
+        devices=devices,
+        num_nodes=nodes,
+        # Running statistics are either equal on all ranks or local to each: there is nothing to broadcast.
+        strategy=DDPStrategy(timeout=RENDEZVOUS_TIMEOUT, **ddp_kwargs) if is_distributed else "auto",
+        **{"plugins": Double()} if config.precision == "64" else {"precision": config.precision},
+    )
+    if PARENT_PID in os.environ and int(os.environ.get("LOCAL_RANK", "0")):
+        exit_with_parent(signal.SIGKILL)  # it may be in a call that other signals do not interrupt
+    elif is_distributed and "LOCAL_RANK" not in os.environ:
+        os.environ[PARENT_PID] = str(os.getpid())
+    try:
+        fabric.launch()
+    except dist.DistError as error:
+        raise ConnectionError(
+            f"the {devices * nodes} ranks did not connect within {RENDEZVOUS_TIMEOUT}: {error}"
+        ) from error
+    if "LOCAL_RANK" not in os.environ or fabric.local_rank == 0:
+        os.environ.pop(PARENT_PID, None)  # it is for the ranks that this process started, not for other subprocesses
+    if is_distributed:
+        dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT)
+    return fabric
+
+
+def run_on_rank_zero(fabric: Fabric, fn: Callable[[], T]) -> T:
+    """Call `fn` on rank 0; return its result, or raise its error, on every rank."""
+    outcome: tuple[Any, Exception | None] = (None, None)
+    if fabric.is_global_zero:
+        try:
+            outcome = fn(), None
+        except (ValueError, OSError) as error:
+            outcome = None, error
+    outcome = fabric.broadcast(outcome)
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]

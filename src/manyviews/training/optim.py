@@ -1,0 +1,116 @@
+"""Optimizers, their parameter groups, and the learning rate schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from manyviews.training.config import Config
+
+SCALAR_LR_MULT = 0.01
+"""Learning rate multiplier of scalar parameters under SGD and LARS; AdamW's steps are independent of gradient size."""
+
+
+def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
+    """Build the optimizer; the trainer sets its learning rate at every step."""
+    groups = parameter_groups(model, config.weight_decay)
+    if config.optimizer == "adamw":
+        groups = [{**group, "share": 1.0} for group in groups]
+        return torch.optim.AdamW(groups, lr=0.0)
+    if config.optimizer == "lars":
+        return LARS(groups, lr=0.0, momentum=config.momentum, trust=config.lars_trust_coefficient)
+    return torch.optim.SGD(groups, lr=0.0, momentum=config.momentum)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Group parameters: weights (with decay, and LARS scaling), biases and norms (without), and scalars.
+
+    The whole loss depends on a scalar such as a learned temperature, which diverges at the learning rate of the
+    weights: `share` of its group multiplies the rate.
+
+    Examples:
+        >>> groups = parameter_groups(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 1e-6)
+        >>> [(len(group["params"]), group["weight_decay"], group["adapt"]) for group in groups]
+        [(1, 1e-06, True), (3, 0.0, False)]
+    """
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    scalars = [p for p in trainable if p.dim() == 0]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.dim() > 1], "weight_decay": weight_decay, "adapt": True},
+        {"params": [p for p in trainable if p.dim() == 1], "weight_decay": 0.0, "adapt": False},
+    ]
+    return groups + [{"params": scalars, "weight_decay": 0.0, "adapt": False, "share": SCALAR_LR_MULT}] * bool(scalars)
+
+
+class LARS(Optimizer):
+    """SGD with momentum whose step is scaled, for each weight, by |weight| / |gradient| (You et al. 2017).
+
+    Args:
+        params: parameters, or groups of them; groups with `adapt` False use plain SGD.
+        lr: learning rate.
+        momentum: momentum of the scaled gradients.
+        weight_decay: weight decay, added to the gradient before scaling.
+        trust: trust coefficient: norm of a step at learning rate 1, relative to the norm of the weight.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.ones(2, 2))
+        >>> optimizer = LARS([weight], lr=1.0, trust=0.1)
+        >>> (weight.sum() * 1000).backward()      # the size of the gradient has no effect
+        >>> optimizer.step()
+        >>> weight.data
+        tensor([[0.9000, 0.9000],
+                [0.9000, 0.9000]])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 1e-3,
+    ) -> None:
+        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay), ("trust", trust)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a finite number >= 0, got {value}")
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": True}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                change = weight.grad.add(weight, alpha=group["weight_decay"])
+                if group["adapt"]:
+                    # The norm includes weight decay; zero weights and zero gradients use plain SGD.
+                    scale = group["trust"] * weight.norm() / change.norm()
+                    change *= torch.where(torch.isfinite(scale) & (scale > 0), scale, 1.0)
+                state = self.state[weight]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(weight)
+                state["momentum"].mul_(group["momentum"]).add_(change)
+                weight.sub_(state["momentum"], alpha=group["lr"])
+        return loss
+
+
+def warmup_cosine_lr(step: int, total_steps: int, warmup_steps: int, peak_lr: float) -> float:
+    """Return the learning rate of step 0 ... total_steps - 1: linear warm-up to `peak_lr`, then cosine decay to zero.
+
+    Examples:
+        >>> [round(warmup_cosine_lr(step, 6, 2, 1.0), 3) for step in range(6)]
+        [0.5, 1.0, 1.0, 0.854, 0.5, 0.146]
+    """
+    if step < warmup_steps:
+        return peak_lr * (step + 1) / warmup_steps
+    return peak_lr * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1, total_steps - warmup_steps)))

@@ -1,0 +1,267 @@
+"""The directory of a run.
+
+- config.yaml: all fields, versions, git commit
+- metrics.csv: one row per step
+- log.txt: the console output, with timestamps
+- checkpoints/: the newest checkpoints
+- encoder.safetensors, head.safetensors: the trained model, once the run is finished
+- evaluation.json: kNN and linear probe if there are labels; geometry
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import yaml
+
+from manyviews import __version__
+from manyviews.models import Embedder, EncoderConfig, MultimodalConfig, MultimodalEmbedder, serialize_module
+from manyviews.training.config import EXTENSIONS_KEY, PROVENANCE_KEY, Config, ConfigError, coerce_field
+from manyviews.training.image_task import get_encoder_options
+from manyviews.utils import (
+    check_regular,
+    exclusive_lock,
+    fsync_directory,
+    parse_yaml,
+    read_text,
+    take_turns,
+    write_atomic,
+)
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+CONFIG_FILE, EVALUATION_FILE = "config.yaml", "evaluation.json"
+ENCODER_FILE, HEAD_FILE = "encoder.safetensors", "head.safetensors"
+RESULT_PATTERNS = (
+    ENCODER_FILE,
+    HEAD_FILE,
+    "encoder-torchvision.pth",
+    "encoder.onnx",
+    "evaluation*.json",
+    "validation*.json",
+    "trial-*.json",
+)
+"""Files of a finished run's encoder and its results."""
+CONFIG_HEADER = "# The config of this run; `manyviews train --recipe` accepts this file.\n"
+
+
+@dataclass(frozen=True)
+class Extension:
+    """After `step`, the schedule changes from that of `epochs_before` to that of `epochs`."""
+
+    step: int
+    epochs_before: int
+    epochs: int
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            coerce_field(Extension, name, value)
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Creates, locks, replaces and writes the files of one run."""
+
+    path: Path
+    config: Config
+    run_id: str
+    """Unique identifier."""
+    extensions: tuple[Extension, ...] = ()
+    """Changes of the number of epochs, ordered by step."""
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        """Open an existing run.
+
+        Raises:
+            ConfigError: the path is not a run directory.
+        """
+        path = Path(path).expanduser()
+        try:
+            if not path.exists():
+                remove_leftovers(path)
+            text = read_text(path / CONFIG_FILE)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} is not a run directory (cannot read {CONFIG_FILE}: {error})") from error
+        config = Config.from_yaml(text, str(path / CONFIG_FILE))
+        try:
+            # Also check files that are only written: opening a named pipe would block.
+            for name in (EVALUATION_FILE, ENCODER_FILE, HEAD_FILE, "metrics.csv", "log.txt"):
+                if (path / name).exists():
+                    check_regular(path / name)
+            extensions = tuple(Extension(**fields) for fields in parse_yaml(text).get(EXTENSIONS_KEY) or ())
+            return cls(path, config, read_provenance(text).get("run_id", ""), extensions)
+        except (OSError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is not a run directory: {error}") from error
+
+    @classmethod
+    def create(cls, path: Path, config: Config, overwrite: bool, **provenance: str) -> Self:
+        """Create a run; its directory appears atomically, with its config and additional `provenance`."""
+        check_output(path, overwrite)
+        if path.exists():
+            with exclusive_lock(path, CONFIG_FILE) if (path / CONFIG_FILE).exists() else nullcontext():
+                return cls._create(path, config, provenance)
+        return cls._create(path, config, provenance)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the run against other processes, and remove temporary files of killed processes."""
+        with exclusive_lock(self.path, CONFIG_FILE):
+            remove_leftovers(self.path)
+            yield
+
+    @classmethod
+    def _create(cls, path: Path, config: Config, provenance: dict[str, str]) -> Self:
+        run_id = secrets.token_hex(4)
+        new, old = (path.with_name(f".{path.name}.manyviews-{part}-{run_id}") for part in ("new", "old"))
+        provenance = collect_provenance(run_id) | provenance
+        text = CONFIG_HEADER + config.to_yaml() + yaml.safe_dump({PROVENANCE_KEY: provenance})
+        with take_turns(path.parent):
+            (new / "checkpoints").mkdir(parents=True)
+            write_atomic(new / CONFIG_FILE, text)
+            replaces = path.exists()
+            if replaces:
+                path.rename(old)
+            new.rename(path)
+            fsync_directory(path.parent)
+            if replaces:
+                old.rename(new)  # a remaining "old" directory means that the run was not replaced
+                shutil.rmtree(new, ignore_errors=True)
+        return cls(path, config, run_id)
+
+    def save_extension(self) -> None:
+        """Write the config and its extensions; move earlier results to `epochs-BEFORE`."""
+        fields = parse_yaml(read_text(self.path / CONFIG_FILE))
+        before = self.path / f"epochs-{self.extensions[-1].epochs_before}"
+        # The encoder is moved first: without it the run counts as unfinished, so an interruption here is harmless.
+        for file in [path for pattern in RESULT_PATTERNS for path in sorted(self.path.glob(pattern))]:
+            before.mkdir(exist_ok=True)
+            file.replace(before / file.name)
+        extra = {PROVENANCE_KEY: fields.get(PROVENANCE_KEY), EXTENSIONS_KEY: [asdict(e) for e in self.extensions]}
+        write_atomic(self.path / CONFIG_FILE, CONFIG_HEADER + self.config.to_yaml() + yaml.safe_dump(extra))
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / ENCODER_FILE).exists()
+
+    @property
+    def encoder_path(self) -> Path:
+        """File with the encoder's weights and config, for `load_encoder`."""
+        if not self.is_finished:
+            raise ConfigError(
+                f"{self.path} has no encoder yet: finish the run with `manyviews train --resume {self.path}`"
+            )
+        return self.path / ENCODER_FILE
+
+    def save_model(self, model: Embedder | MultimodalEmbedder) -> None:
+        """Save the encoder and the head; the run is then finished."""
+        if isinstance(model, MultimodalEmbedder):
+            encoder_config: EncoderConfig | MultimodalConfig | None = model.encoder.config
+        else:
+            encoder_config = EncoderConfig(
+                self.config.encoder, get_encoder_options(self.config), self.config.image_size or 0
+            )
+        write_atomic(self.path / HEAD_FILE, serialize_module(model.head))
+        write_atomic(self.path / ENCODER_FILE, serialize_module(model.encoder, encoder_config))
+
+    def save_evaluation(self, result: dict[str, Any], file: str = EVALUATION_FILE) -> None:
+        write_atomic(self.path / file, json.dumps(result, indent=2, allow_nan=False) + "\n")
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return bool(RunDirectory.open(path).run_id)
+    except ConfigError:
+        return False
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove temporary directories of killed processes; restore a run whose replacement was interrupted."""
+    if not path.parent.is_dir():
+        return
+    name = re.compile(rf"\.{re.escape(path.name)}\.manyviews-(new|old)-[0-9a-f]{{8}}")
+    with take_turns(path.parent) as is_locked:
+        for leftover in [entry for entry in path.parent.iterdir() if is_locked and name.fullmatch(entry.name)]:
+            if "-old-" in leftover.name[len(path.name) :] and not path.exists():
+                leftover.rename(path)
+            else:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def check_output(path: Path, overwrite: bool) -> None:
+    """Raise a ConfigError if a run cannot be created at this path."""
+    if not path.name:
+        raise ConfigError(f"{path} cannot be the directory of a run: choose another --output")
+    remove_leftovers(path)
+    if path.exists() or path.is_symlink():
+        if not overwrite:
+            raise ConfigError(
+                f"{path} exists: use --resume {path} to continue it, --overwrite to replace it, or another --output"
+            )
+        if not path.is_dir() or path.is_symlink() or (any(path.iterdir()) and not _is_run(path)):
+            raise ConfigError(
+                f"{path} is not a run directory, so --overwrite does not replace it: choose another --output"
+            )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error}") from error
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to {path}: no permission in {path.parent}")
+
+
+def read_provenance(text: str) -> dict[str, str]:
+    """Read the provenance from the text of a config.yaml."""
+    provenance = parse_yaml(text).get(PROVENANCE_KEY)
+    return {str(k): str(v) for k, v in provenance.items()} if isinstance(provenance, dict) else {}
+
+
+def collect_provenance(run_id: str) -> dict[str, str]:
+    """Collect versions, git commit and date, so that a run can be reproduced."""
+    packages = ("lightning-fabric", "numpy", "pillow")
+    versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return {
+        "run_id": run_id,
+        "started": now,
+        "commit": _get_git_commit(),
+        "manyviews": __version__,
+        "torch": str(torch.__version__),
+        **versions,
+    }
+
+
+def _get_git_commit() -> str:
+    """Return the git commit of this package's checkout, or "none" if it was installed from a wheel."""
+    git = shutil.which("git")
+    if git is None:
+        return "none"
+    call = [git, "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*call, "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S603
+        if head.returncode:
+            return "none"
+        status = [*call, "status", "--porcelain", "--untracked-files=no"]
+        dirty = subprocess.run(status, capture_output=True, text=True, check=False, timeout=10).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return "none"
+    return head.stdout.strip() + (" with changes" if dirty else "")

@@ -1,0 +1,471 @@
+"""The training loop: `fit` iterates, `step` does one update, the rest is logging and checkpointing."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import DistError
+
+from manyviews.data import DatasetDict
+from manyviews.loading import list_epoch_batches
+from manyviews.losses import MultiViewLoss, NonFiniteInputError
+from manyviews.training.checkpoints import keep_newest, load_checkpoint, save_checkpoint
+from manyviews.training.config import ConfigError
+from manyviews.training.fabric import run_on_rank_zero
+from manyviews.training.grad_cache import Views, grad_cache_backward
+from manyviews.training.loggers import MetricsFile, make_loggers
+from manyviews.training.optim import build_optimizer, warmup_cosine_lr
+from manyviews.training.resolve import get_task
+from manyviews.training.run_directory import Extension, RunDirectory
+from manyviews.training.run_logger import RunLogger
+from manyviews.training.signals import SignalCatcher, TrainingInterrupted
+from manyviews.training.sync_batch_norm import convert_sync_batch_norm
+from manyviews.training.task import AnyLoss, AnyModel, get_collapse_warning
+from manyviews.utils import DISK_FULL, MALFORMED, hash_key, print_stderr
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+RETRY_SECONDS = 2.0
+"""Seconds between two attempts to write to a full disk."""
+
+
+class DivergedError(ValueError):
+    """The loss became NaN or infinite."""
+
+
+class Trainer:
+    """The state of one training: model, loss, optimizer, step, and the files of its run."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        data: DatasetDict,
+        model: AnyModel,
+        loss: AnyLoss,
+        fabric: Fabric,
+        console: RunLogger,
+        evaluate: Callable[[AnyModel], dict[str, Any]] | None = None,
+        epochs_before: int | None = None,
+    ) -> None:
+        """Set up the model, the optimizer and the files, and restore the newest checkpoint.
+
+        `evaluate` is called with the trained model on rank 0; its result is saved as `evaluation.json`.
+        `epochs_before` is the former number of epochs of a run whose config now has another one.
+        """
+        config = run.config
+        self.run, self.data, self.fabric, self.config, self.console = run, data, fabric, config, console
+        self.is_main, self.evaluate_model = fabric.is_global_zero, evaluate
+
+        self.task = get_task(config)(data, config, fabric.device)
+        self.steps_per_epoch = len(self.task.train_indices) // config.instances_per_batch
+        self.total_steps = self.steps_per_epoch * config.epochs
+        self.peak_lr = config.learning_rate * config.instances_per_batch / 256
+        self.epochs_before = epochs_before or config.epochs
+
+        self.model, self.loss = model, loss
+        if config.sync_batch_norm and fabric.world_size > 1:
+            convert_sync_batch_norm(self.model, fabric.device)
+        fabric.strategy.precision.convert_module(self.loss).to(fabric.device)
+        optimizer = build_optimizer(config, nn.ModuleList([self.model, self.loss]))
+        self.module, self.optimizer = fabric.setup(self.model, optimizer)
+        self.step_number = 0
+        self._restore()
+        if self.epochs_before != config.epochs:
+            self._extend()
+        self.saved_step = self.step_number
+
+        self.unflushed_rows: list[dict[str, Any]] = []
+        self.last_save_time = monotonic()
+        self.metrics: MetricsFile | None = None
+        if self.is_main:
+            loggers = make_loggers(config, run.path, run.run_id, self.step_number)
+            self.metrics = MetricsFile(run.path / "metrics.csv", self.step_number, loggers)
+
+    def fit(self) -> None:
+        """Train from the current step to the end, then save the model and evaluate it."""
+        with closing(self.metrics) if self.metrics else nullcontext():
+            for line in self._make_banner():
+                self.console.info(line)
+            if self.config.init is not None and self.step_number == 0:
+                self.save()  # then the run can be resumed without the files of its initial weights
+            self.console.start_progress(self.total_steps, self.step_number)
+            try:
+                with SignalCatcher() as stop:
+                    for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
+                        for views, index in self.iterate_batches(epoch):
+                            row = self.step(views, index)
+                            self.step_number += 1
+                            self.after_step({"step": self.step_number, "epoch": epoch, **row})
+                            self.check_stop(stop)
+                    self.finish()
+                if self.is_main and self.evaluate_model:
+                    self.evaluate(self.evaluate_model, stop.signum)
+                if self.is_main and self.saved_step < self.step_number:
+                    self.save()  # the disk was full at the last checkpoint; it may have space now
+            except RuntimeError as error:
+                if not is_process_lost(error):
+                    raise
+                reason = str(error).partition("\n")[0].partition(". ")[0]
+                raise ChildProcessError(
+                    f"a process of this training has died ({reason}); the last checkpoint is from step "
+                    f"{self.saved_step}. {self.how_to_resume}"
+                ) from error
+
+    def iterate_batches(self, epoch: int) -> Iterator[tuple[Views, Tensor]]:
+        """Yield views and indices of this rank's part of each remaining batch of an epoch."""
+        ranks = self.fabric.global_rank, self.fabric.world_size
+        batches = list_epoch_batches(
+            len(self.task.train_indices), self.config.instances_per_batch, self.config.seed, epoch, *ranks
+        )
+        remaining = batches[self.step_number - epoch * self.steps_per_epoch :]
+        yield from self.task.iterate_batches(epoch, [self.task.train_indices[batch] for batch in remaining])
+
+    def step(self, views: Views, index: Tensor) -> dict[str, Any]:
+        """Update the model on the views (B, N, ...) of this rank's instances; return a row of metrics."""
+        steps = self.planned_steps(self.step_number)
+        rate = warmup_cosine_lr(self.step_number, steps, round(self.config.warmup_fraction * steps), self.peak_lr)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group.get("share", 1.0)
+        # Randomness of the encoder (dropout) depends on (seed, step, rank) only, so resuming reproduces it.
+        torch.manual_seed(int(hash_key(self.config.seed, self.step_number, self.fabric.global_rank)))
+        loss_kwargs = self.task.get_loss_kwargs(self.loss, views, index)
+
+        def compute_loss(z: Tensor) -> Tensor:
+            try:
+                return self.loss(z, **loss_kwargs)
+            except NonFiniteInputError as error:
+                raise self.make_divergence_error(str(error), self.step_number + 1, rate) from error
+            except ValueError as error:
+                raise ValueError(f"{error} (at step {self.step_number + 1} of {self.total_steps})") from error
+
+        if self.config.grad_cache_chunk is None:
+            loss = compute_loss(self.module(views).z)
+            self.fabric.backward(loss)
+        else:
+            loss = grad_cache_backward(
+                lambda chunk: self.module(chunk).z,
+                views,
+                compute_loss,
+                self.config.grad_cache_chunk,
+                model=self.model,
+                parameters=list(self.loss.parameters()),
+                no_sync=lambda: self.fabric.no_backward_sync(self.module),
+                backward=self.fabric.backward,
+            )
+        for parameter in self.loss.parameters():
+            if parameter.grad is not None:
+                parameter.grad = self.all_reduce(parameter.grad, "mean")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        row = {"loss": loss.detach(), "learning_rate": rate}
+        if isinstance(self.loss, MultiViewLoss):
+            temperature = self.loss.temperature
+            row["temperature"] = temperature.detach().clone() if isinstance(temperature, Tensor) else temperature
+        return row
+
+    def planned_steps(self, step: int) -> int:
+        """Return the total steps of the schedule at `step`: the run may have had another number of epochs then."""
+        epochs = next((e.epochs_before for e in self.run.extensions if step < e.step), self.config.epochs)
+        return epochs * self.steps_per_epoch
+
+    def after_step(self, row: dict[str, Any]) -> None:
+        """Monitor, write metrics and save a checkpoint, each at its interval."""
+        config, last = self.config, self.step_number == self.total_steps
+        planned = self.planned_steps(self.step_number - 1)
+        due = self.step_number == planned or self.step_number % (config.monitor_every or max(1, planned // 10)) == 0
+        if due:
+            self.flush_metrics()
+        if self.is_main and due:
+            try:
+                metrics = self.task.monitor(self.model)
+            except FloatingPointError as error:
+                raise self.make_divergence_error(str(error), row["step"], row["learning_rate"]) from error
+            row |= metrics
+            if metrics:
+                self.console.info(
+                    f"step {self.step_number}, {self.task.monitored}: "
+                    + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items())
+                )
+            if warning := get_collapse_warning(metrics):
+                self.console.warning(warning)
+        self.unflushed_rows.append(row)
+        if last or self.step_number % config.log_every == 0:
+            self.flush_metrics()
+        by_steps = config.checkpoint_every_steps and self.step_number % config.checkpoint_every_steps == 0
+        by_time = (
+            config.checkpoint_every_minutes and monotonic() - self.last_save_time > 60 * config.checkpoint_every_minutes
+        )
+        if last or by_steps or by_time:
+            self.save()
+
+    def flush_metrics(self) -> None:
+        """Write the rows of the last steps to disk; raise a DivergedError if a loss is not finite."""
+        rows: list[dict[str, Any]] = [
+            {k: v.item() if isinstance(v, Tensor) else v for k, v in row.items()} for row in self.unflushed_rows
+        ]
+        for row in rows:
+            if not math.isfinite(row["loss"]):
+                raise self.make_divergence_error(f"the loss became {row['loss']}", row["step"], row["learning_rate"])
+        self.unflushed_rows.clear()
+        if not rows or self.metrics is None:
+            return
+        final = rows[-1]
+        self.console.log_step(
+            final["step"], final["epoch"], final["loss"], final["learning_rate"], self.config.instances_per_batch
+        )
+        self.metrics.rows += rows
+        try:
+            self.metrics.flush()
+        except OSError as error:
+            self.console.warning(
+                f"cannot write {self.metrics.path}: {error}; training continues, its rows wait until the disk has space"
+            )
+
+    def save(self) -> None:
+        """Save a checkpoint of everything that a step changes. All ranks have the same state, so rank 0 saves it."""
+        self.flush_metrics()
+        self.last_save_time = monotonic()
+        if not self.is_main:
+            return
+        state = {"step": self.step_number, "provenance": self._get_provenance()}
+        state |= {name: part.state_dict() for name, part in self._get_state_objects().items()}
+        try:
+            # The metrics up to a checkpoint's step are written before it.
+            if self.metrics and (failure := self.try_write(self.metrics.flush)):
+                raise failure
+            step, keep = self.step_number, self.config.keep_checkpoints
+            if failure := self.try_write(lambda: save_checkpoint(self.run.checkpoint_dir, step, state, keep)):
+                raise failure
+            self.saved_step = step
+        except OSError as error:
+            self.console.warning(
+                f"cannot save a checkpoint at step {self.step_number}: {error}; training continues, the last "
+                f"checkpoint is from step {self.saved_step}"
+            )
+
+    def _restore(self) -> None:
+        state = load_checkpoint(self.run.checkpoint_dir)
+        if state is None:
+            if (self.run.path / "metrics.csv").exists():
+                self.console.warning(f"{self.run.path} has no checkpoint: training starts again")
+            return
+        try:
+            self._check_same(state)
+            for name, part in self._get_state_objects().items():
+                part.load_state_dict(state[name])
+            last = self.steps_per_epoch * max(self.epochs_before, self.config.epochs)
+            if type(state["step"]) is not int or not 0 <= state["step"] <= last:
+                raise ValueError(f"step must be between 0 and {last}, got {state['step']!r}")
+            self.step_number = state["step"]
+        except ConfigError:
+            raise
+        except (RuntimeError, *MALFORMED) as error:
+            raise ConfigError(f"a checkpoint in {self.run.checkpoint_dir} does not fit the model: {error!r}") from error
+
+    def _extend(self) -> None:
+        """Switch to the schedule of the config's number of epochs, and record this in the run."""
+        step, epochs = self.step_number, self.config.epochs
+        if self.total_steps < step:
+            trained = math.ceil(step / self.steps_per_epoch)
+            raise ConfigError(
+                f"{self.run.path} has been trained for {trained} epochs: --epochs must not be less, got {epochs}"
+            )
+        before = next((e.epochs_before for e in self.run.extensions if step < e.step), self.epochs_before)
+        kept = [e for e in self.run.extensions if e.step <= step]
+        self.run = replace(self.run, extensions=(*kept, Extension(step, before, epochs)))
+        run_on_rank_zero(self.fabric, self.run.save_extension)
+        self.console.info(
+            f"changing from {self.epochs_before} to {epochs} epochs: from step {step} on, the learning rate follows "
+            f"the schedule of {self.total_steps} steps"
+        )
+
+    def _check_same(self, state: dict[str, Any]) -> None:
+        """Raise a ConfigError if the checkpoint's config or data would give another result."""
+        saved, current = state["provenance"], self._get_provenance()
+        if saved["config"].get("epochs") in {self.epochs_before, *(e.epochs_before for e in self.run.extensions)}:
+            saved = {**saved, "config": {**saved["config"], "epochs": self.config.epochs}}
+        names = [name for name, value in current["config"].items() if saved["config"].get(name) != value]
+        names += ["instances"] if saved["instances"] != current["instances"] else []
+        if saved["ranks"] != current["ranks"]:
+            if self.config.grad_cache_chunk or not self.config.sync_batch_norm:
+                names.append(f"number of ranks (was {saved['ranks']}; it affects batch norm here)")
+            else:
+                self.console.warning(
+                    f"{self.run.path} resumes with {current['ranks']} ranks instead of {saved['ranks']}: "
+                    "results are equal up to rounding"
+                )
+        if names:
+            raise ConfigError(f"cannot resume {self.run.path}: its checkpoint has different {', '.join(names)}")
+
+    def _get_provenance(self) -> dict[str, Any]:
+        return {
+            "config": self.config.get_result_fields(),
+            "instances": self.task.data_fingerprint,
+            "ranks": self.fabric.world_size,
+        }
+
+    def _get_state_objects(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "loss": self.loss,
+            "optimizer": self.optimizer,
+            "precision": self.fabric.strategy.precision,
+        }
+
+    def all_reduce(self, value: Tensor, operation: str) -> Tensor:
+        result = self.fabric.all_reduce(value, reduce_op=operation)
+        assert isinstance(result, Tensor)
+        return result
+
+    def check_stop(self, stop: SignalCatcher) -> None:
+        """Save a checkpoint and raise TrainingInterrupted if any rank received a signal.
+
+        On GPUs the ranks exchange this only every `log_every` steps, because the all-reduce synchronizes the GPU.
+        """
+        signum = stop.signum
+        if self.fabric.world_size > 1:
+            if self.fabric.device.type == "cuda" and self.step_number % self.config.log_every:
+                return
+            signum = int(self.all_reduce(torch.tensor(signum, device=self.fabric.device), "max"))
+        if signum and self.step_number < self.total_steps:
+            self.save()
+            self.fabric.barrier()
+            raise TrainingInterrupted(
+                f"stopped at step {self.step_number} of {self.total_steps}; the last checkpoint is from step "
+                f"{self.saved_step}. {self.how_to_resume}",
+                signum,
+            )
+
+    def try_write(self, write: Callable[[], object]) -> OSError | None:
+        """Write; if the disk is full, keep only the newest checkpoint and try again. Return the error if still full."""
+        failure = None
+        for last in (False, True):
+            try:
+                write()
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                failure = error
+            else:
+                return None
+            if not last:
+                keep_newest(self.run.checkpoint_dir)
+        return failure
+
+    def retry_until_written(self, write: Callable[[], object], failure: OSError) -> None:
+        """Repeat a failed write until the disk has space; raise TrainingInterrupted after a signal."""
+        message = (
+            f"cannot write: {failure}. The result stays in memory and is written as soon as the disk has space. "
+            f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.how_to_resume}"
+        )
+        self.console.warning(message)
+        if not self.console.is_shown:
+            print_stderr(message)  # shown even with quiet=True: the process waits
+        with SignalCatcher() as stop:
+            while not stop.signum:
+                sleep(RETRY_SECONDS)
+                if self.try_write(write) is None:
+                    return
+            raise TrainingInterrupted(
+                f"stopped while the disk was full: {failure}; the last checkpoint is from step {self.saved_step}. "
+                f"{self.how_to_resume}",
+                stop.signum,
+            ) from failure
+
+    def finish(self) -> None:
+        """Save the model. The other ranks do not wait if the disk is full."""
+        failure = None
+        if self.is_main:
+            self.task.finish_model(self.model)
+            failure = self.try_write(self.save_model)
+        self.fabric.barrier()
+        if failure is not None:
+            self.retry_until_written(self.save_model, failure)
+
+    def save_model(self) -> None:
+        self.run.save_model(self.model)
+        if self.metrics:
+            self.metrics.flush()
+
+    def evaluate(self, evaluate_model: Callable[[AnyModel], dict[str, Any]], stopped: int) -> None:
+        """Evaluate and save the result, on rank 0 only: it may take longer than the timeout of the other ranks."""
+        message = (
+            f"training finished and the encoder is saved, but the evaluation was interrupted. {self.how_to_resume}"
+        )
+        if stopped:
+            raise TrainingInterrupted(message, stopped)
+        self.console.info("training finished, evaluating")
+        try:
+            with self.console.pause_progress():
+                result = evaluate_model(self.model)
+            if "why" in result:
+                self.console.info(result["why"])
+            for line in result["better_baselines"]:
+                self.console.log_to_file(line)
+
+            def write() -> None:
+                self.run.save_evaluation(result)
+
+            if failure := self.try_write(write):
+                self.retry_until_written(write, failure)
+        except TrainingInterrupted:
+            raise
+        except KeyboardInterrupt as stop:
+            raise TrainingInterrupted(message, getattr(stop, "exit_code", 128 + signal.SIGINT) - 128) from stop
+        except (ValueError, RuntimeError) as error:
+            if is_process_lost(error):
+                raise
+            self.console.warning(f"evaluation failed: {error}")
+
+    @property
+    def how_to_resume(self) -> str:
+        return f"Resume with: manyviews train --resume {self.run.path}"
+
+    def make_divergence_error(self, reason: str, step: int, rate: float) -> DivergedError:
+        return DivergedError(
+            f"{reason}, at step {step} of {self.total_steps} with learning rate {rate:.4g}. Earlier checkpoints are in "
+            f"{self.run.checkpoint_dir}. Try a smaller --learning-rate, a longer --warmup-fraction or a larger "
+            "--temperature"
+            + (
+                ""
+                if self.config.detect_anomaly
+                else "; --detect-anomaly reports which operation produces the first NaN gradient"
+            )
+        )
+
+    def _make_banner(self) -> list[str]:
+        config, ranks, threads = self.config, self.fabric.world_size, torch.get_num_threads()
+        classes = ""
+        labels = self.task.labels
+        if config.max_instances is not None and labels is not None:
+            used, total = len(labels.unique()), len(self.data.class_names)
+            classes = f" of {used} of {total} classes" if used < total else ""
+        action = f"resuming at step {self.step_number}" if self.step_number else "training"
+        machine = (
+            f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}, "
+            f"{threads} CPU {'thread' if threads == 1 else 'threads'}"
+        )
+        return [
+            f"{action}: {self.run.path}",
+            f"  {self.data.name}, {len(self.task.train_indices):,} instances{classes}, {self.task.description}",
+            f"  {self.task.monitored} monitored",
+            f"  {config.epochs} epochs, {self.total_steps} steps of {config.instances_per_batch} instances; {machine}",
+        ]
+
+
+def is_process_lost(error: Exception) -> bool:
+    """Return whether the error means that a data loading worker or another rank has died."""
+    text = str(error)
+    lost = "DataLoader worker" in text or "/gloo/" in text or "Gloo" in text or isinstance(error, DistError)
+    return lost and isinstance(error, RuntimeError)

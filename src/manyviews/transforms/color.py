@@ -1,0 +1,105 @@
+"""Color operations on batches of views (V, 3, H, W) in [0, 1], with one parameter per view (V,).
+
+Each operation matches PIL's, without PIL's rounding to integers between operations.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, one_hot, pad
+
+LUMA = (0.299, 0.587, 0.114)
+ORDERS = list(permutations(range(4)))
+"""All orders of brightness, contrast, saturation and hue."""
+CHUNK_VIEWS = 512
+"""Views per call: enough to amortize the call overhead, few enough for a CPU cache."""
+
+
+def compute_luma(views: Tensor) -> Tensor:
+    """Return gray values (V, 1, H, W)."""
+    red, green, blue = views.split(1, 1)
+    return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
+
+
+def adjust_brightness(views: Tensor, factor: Tensor) -> Tensor:
+    return (views * _per_view(factor)).clamp_(0.0, 1.0)
+
+
+def adjust_contrast(views: Tensor, factor: Tensor) -> Tensor:
+    """Interpolate with (or extrapolate from) the mean gray value of the view, rounded to an integer as in PIL."""
+    mean = (views.mean((2, 3)) @ views.new_tensor(LUMA)).mul_(255).round_().div_(255)
+    return torch.addcmul(_per_view(mean * (1 - factor)), views, _per_view(factor)).clamp_(0.0, 1.0)
+
+
+def adjust_saturation(views: Tensor, factor: Tensor) -> Tensor:
+    """Interpolate with (or extrapolate from) the grayscale view."""
+    factor = _per_view(factor)
+    return torch.addcmul(compute_luma(views).mul_(1 - factor), views, factor).clamp_(0.0, 1.0)
+
+
+def adjust_hue(views: Tensor, shift: Tensor) -> Tensor:
+    """Shift the hue by a fraction of the color circle, -0.5 to 0.5."""
+    red, green, blue = views.unbind(1)
+    value = views.amax(1)
+    chroma = value - views.amin(1)
+    inverse = torch.where(chroma > 0, chroma, 1.0).reciprocal_()
+    # Hue in sixths of the circle; the formula depends on the largest channel.
+    sixth = torch.where(
+        value == red,
+        (green - blue) * inverse,
+        torch.where(value == green, (blue - red) * inverse + 2, (red - green) * inverse + 4),
+    )
+    sixth = sixth.add_(6 * shift[:, None, None])
+    out = torch.empty_like(views)
+    for channel, offset in enumerate((5, 3, 1)):
+        k = (sixth + offset).div_(6)
+        k = k.sub_(k.floor()).mul_(6)  # k % 6, faster than torch.remainder
+        k = torch.minimum(k, 4 - k).clamp_(0.0, 1.0)
+        torch.addcmul(value, k, chroma, value=-1, out=out[:, channel])
+    return out
+
+
+def grayscale_(views: Tensor, mask: Tensor) -> Tensor:
+    """Convert the views selected by `mask` to grayscale, in place."""
+    if mask.any():
+        views[mask] = compute_luma(views[mask]).expand(-1, 3, -1, -1)
+    return views
+
+
+def gaussian_blur(views: Tensor, sigma: Tensor, kernel: int) -> Tensor:
+    """Apply a Gaussian blur with a kernel of `kernel` pixels and reflection padding."""
+    V, C, H, W = views.shape
+    reach = kernel // 2
+    x = torch.arange(-reach, reach + 1, dtype=views.dtype, device=views.device)
+    taps = torch.exp(-0.5 * (x / sigma[:, None]) ** 2)
+    taps = (taps / taps.sum(1, keepdim=True)).repeat_interleave(C, 0)
+    padded = pad(views.reshape(1, V * C, H, W), (reach,) * 4, mode="reflect")
+    blurred = conv2d(padded, taps[:, None, None, :], groups=V * C)
+    return conv2d(blurred, taps[:, None, :, None], groups=V * C).view(V, C, H, W).clamp_(0.0, 1.0)
+
+
+def color_jitter_(views: Tensor, factors: Tensor, order: Tensor) -> Tensor:
+    """Apply brightness, contrast, saturation and hue factors (V, 4) in place, in a separate order for each view.
+
+    `order` (V,) is an index into `ORDERS`, or len(ORDERS) for a view that is not changed.
+    """
+    operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    for chosen in (order < len(ORDERS)).nonzero().squeeze(1).split(CHUNK_VIEWS):
+        chunk, factor = views.index_select(0, chosen), factors.index_select(0, chosen)
+        op_order = torch.tensor(ORDERS, device=order.device)[order[chosen]]
+        # Group the views by their first operation, then by their second, and so on.
+        sorted_views = op_order.argsort(dim=0, stable=True)
+        counts = one_hot(op_order, len(operations)).sum(0).tolist()
+        for turn, count in enumerate(counts):
+            for i, same_op in enumerate(sorted_views[:, turn].split(count)):
+                changed = operations[i](chunk.index_select(0, same_op), factor[same_op, i])
+                chunk.index_copy_(0, same_op, changed)
+        views.index_copy_(0, chosen, chunk)
+    return views
+
+
+def _per_view(factor: Tensor) -> Tensor:
+    return factor[:, None, None, None]

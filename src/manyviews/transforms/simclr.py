@@ -1,0 +1,218 @@
+"""Transforms from images to N views of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from manyviews.transforms import color, crop
+from manyviews.utils import draw_uniform
+
+Images = Tensor | Sequence[Tensor]
+"""uint8 images (B, C, H, W) of one size, or a sequence of (C, H, W) of any sizes."""
+
+CHUNK = 256
+"""Views per chunk on a CPU, so that a chunk fits in the cache."""
+
+
+@dataclass(frozen=True)
+class SimCLRTransform:
+    """SimCLR's random resized crop, horizontal flip, color jitter, grayscale and blur.
+
+    A call maps images to views (B, N, C, size, size), float32 in [0, 1]. Each random parameter is a function of
+    (seed, epoch, index of the instance, view), so the views do not depend on the batch, worker, rank or device.
+
+    Args:
+        size: height and width of a view.
+        jitter_strength: brightness, contrast and saturation change by up to 0.8 of it, hue by up to 0.2 of it.
+        blur_prob: probability of a Gaussian blur, with a kernel of a tenth of the size and sigma from 0.2 to 2.
+        crop_scale: min and max area of a crop, as fractions of the image area.
+        aspect_ratio: min and max of a crop's width / height.
+        hflip_prob: probability of a horizontal flip.
+        jitter_prob: probability of color jitter.
+        grayscale_prob: probability of a grayscale view.
+
+    Examples:
+        >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
+        >>> SimCLRTransform(32)(images, views=4, seed=0, epoch=0, index=torch.arange(8)).shape
+        torch.Size([8, 4, 3, 32, 32])
+    """
+
+    size: int
+    jitter_strength: float = 0.5
+    blur_prob: float = 0.0
+    crop_scale: tuple[float, float] = (0.08, 1.0)
+    aspect_ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    hflip_prob: float = 0.5
+    jitter_prob: float = 0.8
+    grayscale_prob: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.size, int) or self.size < 1:
+            raise ValueError(f"size (height and width of a view) must be an integer >= 1, got {self.size!r}")
+        for name in ("crop_scale", "aspect_ratio"):
+            value = getattr(self, name)
+            if not isinstance(value, tuple | list) or len(value) != 2:
+                raise ValueError(f"{name} must be two numbers (min, max), got {value!r}")
+        if not 0 <= self.jitter_strength <= 2.5:
+            raise ValueError(
+                f"jitter_strength must be in [0, 2.5] (2.5 is half the hue circle), got {self.jitter_strength}"
+            )
+        for name in ("blur_prob", "hflip_prob", "jitter_prob", "grayscale_prob"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+            raise ValueError(f"crop_scale must be 0 < low <= high <= 1, got {self.crop_scale}")
+        if not 0 < self.aspect_ratio[0] <= self.aspect_ratio[1]:
+            raise ValueError(f"aspect_ratio must be 0 < low <= high, got {self.aspect_ratio}")
+        if self.blur_prob and self.blur_kernel_size // 2 >= self.size:
+            raise ValueError(f"blur_prob > 0 needs a larger size than {self.size}")
+
+    @property
+    def blur_kernel_size(self) -> int:
+        """Odd width of the blur kernel in pixels: 23 for a size of 224."""
+        return max(3, self.size // 10 | 1)
+
+    def __call__(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
+        """Return views (B, N, C, size, size); `first` is the index of the first view."""
+        crops = self.crop(images, views=views, seed=seed, epoch=epoch, index=index, first=first)
+        return self.augment_color(crops, seed=seed, epoch=epoch, index=index, first=first)
+
+    def crop(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
+        """Crop, resize and flip: views (B, N, C, size, size), float32 for a tensor of images, uint8 for a sequence."""
+        if views < 1:
+            raise ValueError(f"views must be >= 1, got {views}")
+        _check_range(images, index)
+        index = index.to(images[0].device)
+        with torch.autocast(index.device.type, enabled=False):
+            return self._crop(images, views, seed, epoch, index, first)
+
+    def _crop(self, images: Images, views: int, seed: int, epoch: int, index: Tensor, first: int) -> Tensor:
+        draws = self._draw_random(CROP_STREAM, seed, epoch, index, views, first)
+        box = crop.sample_crop_boxes(
+            draws[..., :-1], crop.get_image_sizes(images).to(draws.device), self.crop_scale, self.aspect_ratio
+        )
+        mirrored = draws[..., -1] < self.hflip_prob
+        if not isinstance(images, Tensor):
+            return torch.stack(
+                [crop.crop_resize(image, b, self.size, m) for image, b, m in zip(images, box, mirrored, strict=True)]
+            )
+        out = images.new_empty(len(images), views, images.shape[1], self.size, self.size, dtype=torch.float32)
+        step = max(1, (CHUNK if images.device.type == "cpu" else 16 * CHUNK) // views)
+        for start in range(0, len(images), step):
+            chunk = slice(start, start + step)
+            crop.crop_resize_batch(images[chunk], box[chunk], self.size, mirrored[chunk], out[chunk])
+        return out
+
+    def augment_color(self, crops: Tensor, *, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
+        """Apply jitter, grayscale and blur to crops (B, N, C, size, size), in place if they are float32."""
+        if crops.dim() != 5 or crops.shape[2] not in (1, 3):
+            raise ValueError(f"crops must be (instances, views, 1 or 3, height, width), got {tuple(crops.shape)}")
+        scale = 1 / 255 if crops.dtype == torch.uint8 else 1.0
+        crops = crops.to(torch.float32).contiguous()
+        crops = crops if scale == 1 else crops.mul_(scale)
+        draws = self._draw_random(COLOR_STREAM, seed, epoch, index.to(crops.device), crops.shape[1], first).flatten(
+            0, 1
+        )
+        with torch.autocast(crops.device.type, enabled=False):
+            if crops.shape[2] == 3:
+                self._augment_color_(crops.flatten(0, 1), draws)
+                return crops
+            # Gray images pass through as RGB: saturation, hue and grayscale do not change them.
+            rgb = crops.expand(-1, -1, 3, -1, -1).contiguous()
+            self._augment_color_(rgb.flatten(0, 1), draws)
+            return rgb[:, :, :1].contiguous()
+
+    def _augment_color_(self, views: Tensor, draws: Tensor) -> None:
+        """Augment views (V, 3, H, W) in place with uniform numbers (V, len(COLOR_STREAM))."""
+        spread = draws.new_tensor([0.8, 0.8, 0.8, 0.2]) * self.jitter_strength
+        center = draws.new_tensor([1.0, 1.0, 1.0, 0.0])
+        low = (center - spread).clamp_min(0.0)
+        low[3] = -spread[3]
+        factors = low + draws[:, :4] * (center + spread - low)
+        order = (draws[:, 4] * len(color.ORDERS)).long()
+        order = order.masked_fill(draws[:, 5] >= self.jitter_prob, len(color.ORDERS))
+        color.color_jitter_(views, factors, order)
+        color.grayscale_(views, draws[:, 6] < self.grayscale_prob)
+        blurred = (draws[:, 7] < self.blur_prob).nonzero().squeeze(1)
+        if len(blurred):
+            sigma = 0.2 + 1.8 * draws[blurred, 8]
+            views[blurred] = color.gaussian_blur(views[blurred], sigma, self.blur_kernel_size)
+
+    @staticmethod
+    def _draw_random(stream: range, seed: int, epoch: int, index: Tensor, views: int, first: int) -> Tensor:
+        """Return uniform numbers (B, N, len(stream))."""
+        device = index.device
+        view = torch.arange(first, first + views, device=device)[:, None]
+        draw = torch.arange(stream.start, stream.stop, device=device)
+        return draw_uniform(seed, epoch, index.long()[:, None, None], view, draw)
+
+
+def _check_range(images: Images, index: Tensor) -> None:
+    if not isinstance(index, Tensor):
+        raise TypeError(f"index must be a tensor of instance indices, got {type(index).__name__}")
+    if len(images) == 0 or len(index) != len(images) or index.dim() != 1 or index.is_floating_point():
+        raise ValueError(
+            f"index must have an integer for each of {len(images)} images, got {index.dtype} {tuple(index.shape)}"
+        )
+    for image in [images] if isinstance(images, Tensor) else images:
+        dims = 4 if isinstance(images, Tensor) else 3
+        if image.dtype != torch.uint8 or image.dim() != dims or image.shape[-3] not in (1, 3):
+            expected = "(instances, 1 or 3, height, width)" if dims == 4 else "(1 or 3, height, width) each"
+            raise ValueError(f"images must be uint8 {expected}, got {image.dtype} {tuple(image.shape)}")
+
+
+# Draw indices of a view. Only append to them: renumbering changes the views of every seed.
+CROP_STREAM = range(2 * crop.MAX_ATTEMPTS + 3)
+COLOR_STREAM = range(64, 73)
+
+
+@dataclass(frozen=True)
+class MultiCrop:
+    """Groups of views of different sizes, such as 2 at 224 and 6 at 96.
+
+    A call returns one tensor (B, N, C, size, size) per group; view indices continue from group to group.
+
+    Examples:
+        >>> small = SimCLRTransform(16, crop_scale=(0.05, 0.4))
+        >>> crops = MultiCrop([(SimCLRTransform(32), 2), (small, 6)])
+        >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
+        >>> [tuple(v.shape) for v in crops(images, seed=0, epoch=0, index=torch.arange(8))]
+        [(8, 2, 3, 32, 32), (8, 6, 3, 16, 16)]
+    """
+
+    groups: Sequence[tuple[SimCLRTransform, int]]
+
+    def __post_init__(self) -> None:
+        if not self.groups or any(count < 1 for _, count in self.groups):
+            raise ValueError(f"each group needs at least one view, got {[count for _, count in self.groups]}")
+
+    @property
+    def views(self) -> int:
+        return sum(count for _, count in self.groups)
+
+    def __call__(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
+        crops = self.crop(images, seed=seed, epoch=epoch, index=index)
+        return self.augment_color(crops, seed=seed, epoch=epoch, index=index)
+
+    def crop(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
+        """Return the crops of each group, see `SimCLRTransform.crop`."""
+        key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
+        groups = self._with_view_offsets()
+        return [transform.crop(images, views=count, first=first, **key) for transform, count, first in groups]
+
+    def augment_color(self, crops: Sequence[Tensor], *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
+        """Augment the colors of the crops of each group, see `SimCLRTransform.augment_color`."""
+        key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
+        groups = zip(crops, self._with_view_offsets(), strict=True)
+        return [transform.augment_color(group, first=first, **key) for group, (transform, _, first) in groups]
+
+    def _with_view_offsets(self) -> list[tuple[SimCLRTransform, int, int]]:
+        """Return each group's transform, its number of views and the index of its first view."""
+        firsts = [0, *accumulate(count for _, count in self.groups)]
+        return [(transform, count, first) for (transform, count), first in zip(self.groups, firsts, strict=False)]

@@ -1,0 +1,103 @@
+"""Choice of the device and of the number of CPU threads."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+Device = Literal["auto", "cpu", "cuda", "mps"]
+
+
+def resolve_device(name: Device) -> torch.device:
+    """Return the device of this name; "auto" prefers a GPU.
+
+    Examples:
+        >>> resolve_device("cpu")
+        device(type='cpu')
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name not in ("auto", *available):
+        raise ValueError(f"device must be one of auto, {', '.join(available)}, got {name!r}")
+    if name == "auto":
+        return torch.device(next(kind for kind, is_available in available.items() if is_available))
+    if not available[name]:
+        raise ValueError(f"device {name} is not available on this machine: use auto")
+    return torch.device(name)
+
+
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def choose_threads(processes: int = 1, *, small: bool = False) -> int:
+    """Choose the number of CPU threads per process.
+
+    Args:
+        processes: number of processes that share the CPUs.
+        small: whether the encoders are so small that several threads are slower than one.
+
+    Returns:
+        1 for small encoders, else the CPUs per process, at most OMP_NUM_THREADS and MKL_NUM_THREADS.
+    """
+    if small:
+        return 1
+    values = [os.environ.get(name, "").partition(",")[0].strip() for name in VARIABLES]
+    limits = [int(value) for value in values if value.isdigit() and int(value)]
+    return min([max(1, count_cpus() // processes), *limits])
+
+
+def count_cpus() -> int:
+    """Return the number of CPUs of this process: its affinity, limited by the quota of its cgroups (rounded down)."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, int(min(cpus, read_cpu_quota())))
+
+
+def read_cpu_quota() -> float:
+    """Return the CPU quota of the cgroups (version 1 or 2) of this process and their parents; inf without a quota."""
+    try:
+        lines = MEMBERSHIP.read_text().splitlines()
+    except OSError:
+        return math.inf
+    quota = math.inf
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = CGROUPS / "cpu" if controllers else CGROUPS
+        folder = root / path.lstrip("/")
+        # In a container the path may be that of the host: a missing folder has no quota.
+        for parent in (folder, *folder.parents):
+            quota = min(quota, _read_quota(parent, version=1 if controllers else 2))
+            if parent == root:
+                break
+    return quota
+
+
+def _read_quota(folder: Path, version: int) -> float:
+    try:
+        if version == 2:
+            amount, period = (folder / "cpu.max").read_text().split()
+        else:
+            amount, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        # No quota is `max` in version 2 and -1 in version 1.
+        return int(amount) / int(period) if int(amount) > 0 else math.inf
+    except (OSError, ValueError, ZeroDivisionError):
+        return math.inf
+
+
+@contextmanager
+def limit_threads(count: int) -> Iterator[None]:
+    """Set the number of torch threads within the context."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,49 @@
+"""Counter-based random numbers: functions of a key, not of a state.
+
+The key (seed, epoch, instance, view, draw) is hashed with the finalizer of SplitMix64. Views therefore do not depend on
+the order, the batch split, the number of workers or ranks, the device, or on resuming.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+EVAL_EPOCH = 2**31 - 1
+"""Reserved epoch key, so that evaluation views are fixed."""
+
+
+_STEP = -7046029254386353131  # 0x9E3779B97F4A7C15, the odd integer nearest 2^64 / golden ratio
+_FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_SECOND = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _shift_right_logical(x: Tensor, bits: int) -> Tensor:
+    """Shift right without sign extension (torch's >> is arithmetic)."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix_splitmix64(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right_logical(x, 30)) * _FIRST
+    x = (x ^ _shift_right_logical(x, 27)) * _SECOND
+    return x ^ _shift_right_logical(x, 31)
+
+
+def hash_key(*key: int | Tensor) -> Tensor:
+    """Return 64 random bits per key; the parts of a key are ints or int64 tensors that broadcast."""
+    device = next((part.device for part in key if isinstance(part, Tensor)), None)
+    state = torch.zeros((), dtype=torch.int64, device=device)
+    for part in key:
+        bits = (part + 2**63) % 2**64 - 2**63 if isinstance(part, int) else part  # wrap to int64
+        state = _mix_splitmix64((state ^ bits) + _STEP)
+    return state
+
+
+def draw_uniform(*key: int | Tensor) -> Tensor:
+    """Return a uniform float32 number in [0, 1) per key."""
+    return _shift_right_logical(hash_key(*key), 40).to(torch.float32) * 2.0**-24
+
+
+def draw_permutation(length: int, *key: int) -> Tensor:
+    """Return a permutation of 0..length-1 that is a function of the key."""
+    return hash_key(*key, torch.arange(length)).argsort(stable=True)

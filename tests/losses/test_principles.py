@@ -1,0 +1,112 @@
+"""`check_principles` reproduces the paper's Table I, and accepts losses of users."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from manyviews.cli.list_losses import describe_cost
+from manyviews.losses import LOSSES, PrinciplesReport, check_principles, get_loss, masked_logsumexp, safe_logaddexp
+from tests.losses.reference import table_one_pwe
+
+
+@pytest.mark.parametrize("views", [3, 4, 5])
+def test_table_one_of_the_paper(views: int) -> None:
+    reports = {
+        name: check_principles(get_loss(name), views) for name in ("pwe-infonce", "pvc", "mv-infonce", "mv-dhel")
+    }
+    pairs = math.comb(views, 2)
+    assert reports == {
+        "pwe-infonce": PrinciplesReport(False, False, pairs, "direct"),
+        "pvc": PrinciplesReport(False, False, 2 * pairs, "direct"),
+        "mv-infonce": PrinciplesReport(True, True, 1, "direct"),
+        "mv-dhel": PrinciplesReport(True, True, 1, "none"),
+    }
+    assert check_principles(get_loss("pwe-ntxent"), views) == reports["pwe-infonce"]
+    assert check_principles(table_one_pwe, views) == reports["pwe-infonce"]
+    assert [report.decoupled for report in reports.values()] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("views", [3, 4])
+def test_mv_cl1_and_mv_cl2_have_a_term_for_each_view(views: int) -> None:
+    assert check_principles(get_loss("mv-cl1"), views) == PrinciplesReport(True, True, views, "direct")
+    assert check_principles(get_loss("mv-cl2"), views) == PrinciplesReport(True, True, views, "none")
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("siglip", "kcl", "dcl")])
+def test_two_views_have_one_term_and_hold_the_principles(name: str) -> None:
+    """With two views all losses are InfoNCE, NT-Xent or DHEL."""
+    reports = check_principles(get_loss(name), views=2)
+    if not name.startswith("avg"):  # the second view is a mean of one view
+        assert reports.simultaneous_alignment
+        assert reports.terms == 1
+        assert reports.accurate_energy
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_report_does_not_depend_on_temperature(name: str) -> None:
+    views = 2 if get_loss(name).max_views == 2 else 3
+    assert check_principles(get_loss(name), views) == check_principles(get_loss(name, temperature=0.07), views)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_report_does_not_depend_on_scale(scale: float) -> None:
+    for name in ("pvc", "mv-infonce", "mv-dhel"):
+        formula = get_loss(name).formula
+        assert check_principles(lambda P, A, f=formula: scale * f(P, A)) == check_principles(formula)
+
+
+def test_a_loss_that_ignores_a_positive_does_not_align_all_views() -> None:
+    def partial_alignment(P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+        return A.diagonal(dim1=1, dim2=2).sum(1) - masked_logsumexp(P[:, 0], 1)
+
+    assert check_principles(partial_alignment) == PrinciplesReport(False, True, 1, "none")
+
+
+def test_a_loss_without_positives_in_its_cross_view_energy() -> None:
+    def decoupled(P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+        return masked_logsumexp(A.flatten(1), 1) - masked_logsumexp(P.flatten(1), 1)
+
+    assert check_principles(decoupled) == PrinciplesReport(True, False, 1, "indirect")
+
+
+def test_other_settings_of_the_framework() -> None:
+    from manyviews.losses import MultiViewContrastiveLoss
+
+    assert check_principles(MultiViewContrastiveLoss("logsumexp", "mean", "cross_view")) == PrinciplesReport(
+        True, True, 1, "direct"
+    )
+    assert check_principles(MultiViewContrastiveLoss("logsumexp", "logsumexp", "same_view")).coupling == "none"
+
+
+def test_a_loss_without_energies_has_no_accurate_energy() -> None:
+    assert check_principles(lambda P, A: -masked_logsumexp(P.flatten(1), 1)) == PrinciplesReport(True, False, 1, "none")
+
+
+def test_the_callable_may_return_the_mean() -> None:
+    def mean_loss(P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
+        energy = masked_logsumexp(safe_logaddexp(P, A).flatten(1), 1)
+        return (energy - masked_logsumexp(P.flatten(1), 1)).mean()
+
+    assert check_principles(mean_loss) == check_principles(get_loss("mv-infonce", same_view=True))
+
+
+def test_a_loss_of_two_views_is_checked_at_two_views() -> None:
+    assert check_principles(get_loss("infonce")) == PrinciplesReport(True, True, 1, "direct")
+    assert check_principles(get_loss("dhel")) == PrinciplesReport(True, True, 1, "none")
+
+
+def test_table_of_the_readme_equals_the_measured_principles() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", readme, re.MULTILINE)
+    documented = {}
+    for names, products, *cells in rows:
+        listed = re.findall(r"`([a-z0-9-]+)`", names)
+        costs = products.split(", ") if "," in products else [products] * len(listed)
+        assert costs == [describe_cost(get_loss(name)) for name in listed]
+        columns = [cell.split(", ") if "," in cell else [cell] * len(listed) for cell in cells]
+        for name, p1, p2, terms, coupling in zip(listed, *columns, strict=True):
+            documented[name] = PrinciplesReport(p1 == "✓", p2 == "✓", int(terms), coupling)
+    assert documented == {name: check_principles(get_loss(name)) for name in LOSSES}

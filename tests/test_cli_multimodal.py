@@ -1,0 +1,222 @@
+"""The commands on multimodal data."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from pyarrow import parquet
+from torch.nn.functional import normalize
+
+import manyviews as mv
+from manyviews.api import train
+from manyviews.cli.embed import embed_command
+from manyviews.cli.evaluate_command import evaluate_run
+from manyviews.cli.export_run import export_command
+from manyviews.cli.search import search_command
+from manyviews.cli.train_command import show_run
+from manyviews.evaluation import EvaluationConfig, average_embeddings
+from manyviews.loading import ModalityLoader, embed_multimodal
+from manyviews.models import EncoderError
+from manyviews.runs import Run
+from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
+from tests.test_cli import manyviews
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return bundle(tmp_path_factory.mktemp("data") / "three.npz")
+
+
+@pytest.fixture(scope="module")
+def run(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = mv.Config(**{**vars(MODAL), "data": data, "evaluate_at_end": True})
+    return train(config, output=tmp_path_factory.mktemp("runs") / "run", quiet=True)
+
+
+def parse_tables(output: str) -> dict[str, list[str]]:
+    """Return the rows of all tables by their first cell."""
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
+    return {row[0]: row[1:] for row in rows}
+
+
+def test_finished_run_shows_scores_and_subsets(run: Run, capsys: pytest.CaptureFixture) -> None:
+    show_run(run)
+    rows = parse_tables(capsys.readouterr().out)
+    assert {"majority", "raw features", "trained encoder", "mean embedding", "text", "text + audio"} <= set(rows)
+    assert len(rows["text + video"]) == 4
+    assert all(cell.endswith("%") for cell in rows["text + video"])
+
+
+def test_evaluate_shows_every_table_without_dropped_modalities(run: Run, capsys: pytest.CaptureFixture) -> None:
+    evaluate_run(run.path, EvaluationConfig(label_fractions=(), drop_modalities=("audio",)))
+    output = capsys.readouterr().out
+    assert output.startswith("three: 40 test instances without audio, 80 labels; lbfgs probe\n")
+    rows = parse_tables(output)
+    assert "recall at 1 / 5 / 10 (%)" in output
+    assert "text and video" in rows
+    assert "audio" not in rows
+    assert output.splitlines()[-1] == f"written to {run.path / 'evaluation-without-audio.json'}"
+
+
+def test_embed_writes_fused_representations(run: Run, data: str, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    out = tmp_path / "out.npz"
+    embed_command(run.path, data, out)
+    assert capsys.readouterr().out == f"{out}: 120 vectors of 48 dimensions\n"
+    with np.load(out) as arrays:
+        assert arrays["ids"].tolist()[:2] == ["train/0", "train/1"]
+        assert arrays["ids"].tolist()[-1] == "test/39"
+        assert arrays["vectors"].shape == (120, 48)
+
+
+def test_image_only_commands_raise(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(
+        EncoderError, match=r"contains a multimodal encoder \(text, audio, video\), not an image encoder"
+    ):
+        export_command(run.path, "onnx")
+    with pytest.raises(ValueError, match="search requires an image run"):
+        search_command(run.path, "photos", ("test/1",), tmp_path / "near.png")
+    export_command(run.path, "safetensors", tmp_path / "exported.safetensors")
+    assert "encoders for text, audio, video" in capsys.readouterr().out
+    assert mv.load_encoder(tmp_path / "exported.safetensors").names == ("text", "audio", "video")
+
+
+def test_errors_are_one_line(data: str) -> None:
+    for arguments, message in (
+        (["train", "--data", data], "has no images, only text, audio, video: use --recipe multimodal"),
+        (["train", "--data", data, "--recipe", "multimodal", "--modalities", "smell"], "has no modality 'smell'"),
+        (["reproduce", "table9"], "no table or figure 'table9': did you mean table1"),
+        (["reproduce", "views", "--jobs", "0"], "jobs and seeds must be >= 1, got 0 and 1"),
+    ):
+        process = manyviews(*arguments)
+        assert process.returncode == 2
+        assert message in process.stderr
+        assert "Traceback" not in process.stderr
+
+
+def test_reproduce_lists_tables_and_trials(tmp_path: Path) -> None:
+    assert "fixed-batch" in manyviews("reproduce", "--list").stdout
+    process = manyviews(
+        "reproduce",
+        "memory",
+        "--scale",
+        "smoke",
+        "--max-instances",
+        "64",
+        "--dry-run",
+        "--output",
+        str(tmp_path / "out"),
+    )
+    assert "2 trials, about 0:0" in process.stdout, process.stderr
+    assert "to do" in process.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def make_mat_file(path: Path) -> tuple[str, np.ndarray]:
+    """Write two views of twenty instances in two classes; return the path and the first view."""
+    views = np.empty((1, 2), dtype=object)
+    generator = np.random.default_rng(0)
+    views[0] = [generator.normal(size=(20, 3)), generator.normal(size=(20, 4))]
+    scipy.io.savemat(path, {"X": views, "Y": np.arange(20)[:, None] % 2 + 7})
+    return str(path), views[0, 0]
+
+
+def test_embed_keeps_the_row_order_of_a_mat_file(tmp_path: Path) -> None:
+    data, _ = make_mat_file(tmp_path / "views.mat")
+    config = mv.Config(**{**vars(MODAL), "data": data, "epochs": 1, "batch_size": 8})
+    run = train(config, output=tmp_path / "run", quiet=True)
+    embed_command(run.path, data, tmp_path / "out.npz", labels=True)
+    split = mv.load_dataset(data)["test"]
+    batch = ModalityLoader(split, ("view1", "view2")).load_batch(torch.arange(len(split)))
+    encoder = mv.load_encoder(run.path)
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["ids"].tolist() == [str(row) for row in range(20)]
+        assert arrays["labels"].tolist() == ["7", "8"] * 10
+        expected = encoder.fuse(encoder(batch), batch[-1])
+        torch.testing.assert_close(torch.from_numpy(arrays["vectors"][list(map(int, split.ids))]), expected)
+
+
+@pytest.fixture(scope="module")
+def with_ids(data: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("ids") / "ids.npz"
+    with np.load(data) as arrays:
+        ids = {f"{split}/id": np.array([f"{split[0]}{n}" for n in range(len(arrays[f"{split}/label"]))])
+               for split in ("train", "test")}  # fmt: skip
+        np.savez(path, **arrays, **ids)
+    return str(path)
+
+
+def test_ids_are_those_of_the_data_split_by_split(run: Run, with_ids: str, tmp_path: Path) -> None:
+    embed_command(run.path, with_ids, tmp_path / "out.npy", labels=True)
+    lines = (tmp_path / "out.ids.csv").read_text().splitlines()
+    data = mv.load_dataset(with_ids)
+    expected = [
+        f"{split}/{name},{label}"
+        for split, part in data.splits.items()
+        for name, label in zip(part.ids, part.labels.tolist(), strict=True)
+    ]
+    assert lines == ["id,label", *expected]
+    assert lines[1].startswith("train/t0,")
+    assert np.load(tmp_path / "out.npy").shape == (120, 48)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".csv", ".parquet"])
+def test_embed_each_modality_and_z_equal_the_model(run: Run, data: str, tmp_path: Path, ending: str) -> None:
+    each, z = tmp_path / f"each{ending}", tmp_path / f"z{ending}"
+    embed_command(run.path, data, each, what="each-modality", labels=True)
+    embed_command(run.path, data, z, what="z")
+    test = mv.load_dataset(data)["test"]
+    h, embeddings, mask = embed_multimodal(run.load_model(), ModalityLoader(test, NAMES), torch.arange(len(test)))
+    mean = normalize(average_embeddings(embeddings, mask), dim=1)
+    if ending == ".npz":
+        with np.load(each) as arrays, np.load(z) as z_arrays:
+            assert sorted(arrays.files) == ["audio", "ids", "labels", "text", "video"]
+            parts, vectors = [arrays[name] for name in NAMES], z_arrays["vectors"]
+    elif ending == ".csv":
+        with each.open() as each_file, z.open() as z_file:
+            header = next(each_file).strip().split(",")
+            assert header[:3] == ["id", "label", "text.0"]
+            assert header[-1] == "video.15"
+            flat = np.array([line.split(",")[2:] for line in each_file], np.float32).reshape(120, 3, 16)
+            vectors = np.array([line.split(",")[1:] for line in z_file][1:], np.float32)
+            parts = list(flat.transpose(1, 0, 2))
+    else:
+        table = parquet.read_table(each)
+        assert table.column_names == ["id", "label", *NAMES]
+        parts = [np.array(table[name].to_pylist(), np.float32) for name in NAMES]
+        vectors = np.array(parquet.read_table(z)["vector"].to_pylist(), np.float32)
+    for i, part in enumerate(parts):
+        valid = mask[:, i].numpy()
+        assert np.isnan(part[80:][~valid]).all()
+        np.testing.assert_allclose(part[80:][valid], h[valid, i].numpy(), rtol=1e-4, atol=1e-5)
+    assert not mask[:, 1].all()
+    np.testing.assert_allclose(vectors[80:], mean.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_embed_raises_on_impossible_requests(run: Run, data: str, tmp_path: Path, finished_run: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    export_command(run.path, "safetensors", tmp_path / "exported.safetensors")
+    for encoder, source, output, flags, message in (
+        (run.path, data, "a.npy", {"what": "each-modality"}, r"cannot store an array per modality: use a \.npz"),
+        (tmp_path / "exported.safetensors", data, "a.npz", {"what": "z"}, "without a head"),
+        (finished_run, "photos", "a.npz", {"what": "each-modality"}, "is an image run without other modalities"),
+        (finished_run, str(tmp_path / "flat"), "a.npz", {"labels": True}, "has no class folders"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            embed_command(encoder, source, tmp_path / output, **flags)
+        assert not (tmp_path / output).exists()
+
+
+def test_embed_writes_regression_targets_as_numbers(tmp_path: Path) -> None:
+    data = bundle(tmp_path / "mood.npz", labels="quantities", gaps=False)
+    supervised = {**vars(MODAL), "data": data, "epochs": 1, "supervised": True}
+    run = train(mv.Config(**supervised), output=tmp_path / "run", quiet=True)
+    expected = torch.cat([part.labels for part in mv.load_dataset(data).splits.values()]).double().numpy()
+    embed_command(run.path, data, tmp_path / "out.npz", labels=True)
+    embed_command(run.path, data, tmp_path / "out.parquet", labels=True)
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_array_equal(arrays["labels"], expected)
+    assert parquet.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected.tolist()
+    with pytest.raises(ValueError, match="its head gives predictions, not embeddings"):
+        embed_command(run.path, data, tmp_path / "z.npz", what="z")

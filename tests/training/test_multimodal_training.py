@@ -1,0 +1,651 @@
+"""Values of multimodal training and evaluation, compared with plain loops, one rank and the full batch."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+import manyviews as mv
+from manyviews.api import train
+from manyviews.cli.evaluate_command import show_scores
+from manyviews.data import DatasetWarning
+from manyviews.evaluation import EvaluationConfig, average_embeddings, evaluate
+from manyviews.evaluation.baselines import find_better_baselines
+from manyviews.evaluation.multimodal_features import SUMMARIES, count_flattened_steps, make_raw_features
+from manyviews.loading import ModalityLoader, list_epoch_batches
+from manyviews.metrics import (
+    alignment,
+    compute_retrieval,
+    compute_sentiment_metrics,
+    fit_linear_probe,
+    fit_regression_probe,
+    knn_classify,
+    uniformity,
+)
+from manyviews.models import select_valid_steps
+from manyviews.runs import Run
+from manyviews.training import (
+    Config,
+    ConfigError,
+    TrainingInterrupted,
+    build_model_and_loss,
+    get_training_split,
+    resolve_config,
+    split_monitored,
+    warmup_cosine_lr,
+)
+from manyviews.training.multimodal_task import find_usable_instances
+from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
+from tests.helpers.tiny_run import assert_same_run, flags, last_checkpoint, run_to_end, tensors
+from tests.training.test_trainer import stop_after
+
+
+def modal(path: Path | str, **changes: object) -> Config:
+    return dataclasses.replace(MODAL, data=str(path), **changes)
+
+
+@pytest.fixture(scope="module")
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return bundle(tmp_path_factory.mktemp("data") / "gaps.npz")
+
+
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return bundle(tmp_path_factory.mktemp("data") / "regression.npz", "quantities", splits=("train", "test", "valid"))
+
+
+@pytest.fixture(scope="module")
+def run(gaps: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(modal(gaps, epochs=6), output=tmp_path_factory.mktemp("runs") / "run", quiet=True)
+
+
+def test_training_equals_a_plain_loop(gaps: str, tmp_path: Path) -> None:
+    """The reference is a plain torch loop with masks for missing modalities."""
+    run = train(modal(gaps, missing_rate=0.2, dropout=0.0), output=tmp_path / "run", quiet=True)
+    config, data = run.config, mv.load_dataset(gaps)
+    assert (config.modalities, config.views) == (NAMES, 3)
+    embedder, loss_fn = build_model_and_loss(config, data)
+    split = get_training_split(data, config)
+    weights = [p for p in embedder.parameters() if p.dim() > 1]
+    others = [p for p in embedder.parameters() if p.dim() <= 1]
+    groups = [{"params": weights, "weight_decay": 1e-6}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1)
+    mask = ModalityLoader(split, NAMES).get_mask(torch.arange(80))
+    train_indices = (mask.sum(1) >= 2).nonzero()[:, 0]
+    steps, step, losses = 3 * (len(train_indices) // 16), 0, []
+    for epoch in range(3):
+        for batch in list_epoch_batches(len(train_indices), 16, config.seed, epoch):
+            index = train_indices[batch]
+            views = [split.modalities[name][index] for name in NAMES]
+            ones = torch.ones(16, dtype=torch.long)
+            lengths = torch.stack([split.lengths["text"][index], ones, 5 * ones], 1)
+            mask = torch.stack([split.masks[name][index] for name in NAMES], 1)
+            loss = loss_fn(embedder([*views, lengths, mask]).z, mask=mask)
+            for group in optimizer.param_groups:
+                group["lr"] = warmup_cosine_lr(step, steps, round(0.1 * steps), 0.05 * 16 / 256)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            step += 1
+    assert [row["loss"] for row in run.read_metrics()] == losses
+    saved = last_checkpoint(run.path)["model"]
+    for name, value in embedder.state_dict().items():
+        assert name == "encoder.mean_representation" or torch.equal(value, saved[name]), name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"missing_rate": 0.3},
+        {"supervised": True},
+        {"grad_cache_chunk": 5},
+        {"loss": "supcon"},
+        {"precision": "bf16-mixed"},
+    ],
+    ids=str,
+)
+def test_stopped_training_resumes_exactly(
+    changes: dict, gaps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = modal(gaps, **changes)
+    full = train(config, output=tmp_path / "full", quiet=True)
+    assert all(math.isfinite(row["loss"]) for row in full.read_metrics())
+    stop_after(monkeypatch, 7)
+    with pytest.raises(TrainingInterrupted, match=r"stopped at step 7 of \d+; the last checkpoint is from step 7"):
+        train(config, output=tmp_path / "stopped", quiet=True)
+    monkeypatch.undo()
+    train(resume=tmp_path / "stopped", quiet=True)
+    assert_same_run(full.path, tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_two_ranks_train_like_one(supervised: bool, gaps: str, tmp_path: Path) -> None:
+    """Also if a rank has no instance with some modality: batches of four, with most of the audio missing."""
+    config = modal(
+        gaps,
+        batch_size=4,
+        missing_rate=0.6,
+        dropout=0.0,
+        precision="64",
+        epochs=1,
+        monitor_every=100,
+        supervised=supervised,
+    )
+    for name, ranks in (("one", 1), ("two", 2)):
+        run_to_end(*flags(config), "--output", tmp_path / name, ranks=ranks)
+    one, two = (tensors(last_checkpoint(tmp_path / name)["model"]) for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(value, two[name], atol=1e-8, rtol=1e-8, msg=name)
+
+
+def test_chunks_of_a_batch_train_like_the_full_batch(gaps: str, tmp_path: Path) -> None:
+    config = modal(gaps, dropout=0.0, precision="64", missing_rate=0.3)
+    full = train(config, output=tmp_path / "full", quiet=True)
+    chunked = train(dataclasses.replace(config, grad_cache_chunk=3), output=tmp_path / "chunked", quiet=True)
+    expected, actual = (last_checkpoint(run.path)["model"] for run in (full, chunked))
+    for name, value in expected.items():
+        torch.testing.assert_close(value, actual[name], atol=1e-8, rtol=1e-8, msg=name)
+
+
+def test_missing_rate_removes_modalities_by_seed_and_never_all_of_an_instance(gaps: str) -> None:
+    data = mv.load_dataset(gaps)
+    config = resolve_config(modal(gaps, missing_rate=0.5), data, 1)
+    splits = [get_training_split(data, dataclasses.replace(config, seed=seed)) for seed in (config.seed, 1)]
+    mask, other_seed = (ModalityLoader(split, NAMES).get_mask(torch.arange(80)) for split in splits)
+    original = ModalityLoader(data["train"], NAMES).get_mask(torch.arange(80))
+    assert not (mask & ~original).any()
+    assert mask.any(1).all()
+    assert 0.4 < mask[original].double().mean() < 0.75  # half, and the last modality of an instance is kept
+    assert not torch.equal(mask, other_seed)
+    again = ModalityLoader(get_training_split(data, config), NAMES).get_mask(torch.arange(80))
+    assert torch.equal(mask, again)
+    text = get_training_split(data, config).modalities["text"]
+    assert not text[~mask[:, 0]].any()
+    assert data["train"].modalities["text"].any(2).any(1).all()  # the data is unchanged
+
+
+def test_instances_with_a_single_modality_are_not_trained_on(gaps: str, tmp_path: Path) -> None:
+    train(modal(gaps, missing_rate=0.6, epochs=1), output=tmp_path / "run", quiet=True)
+    config, data = Run.open(tmp_path / "run").config, mv.load_dataset(gaps)
+    mask = ModalityLoader(get_training_split(data, config), NAMES).get_mask(torch.arange(80))
+    usable = int((mask.sum(1) >= 2).sum())
+    assert 0 < usable < 80
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert f"gaps, {usable} instances, views text, audio, video; mv-dhel ({80 - usable} instances with" in log
+    with pytest.raises(ConfigError, match=f"a batch of 64 is larger than the {usable} training instances of gaps"):
+        train(modal(gaps, missing_rate=0.6, batch_size=64), output=tmp_path / "large", quiet=True)
+
+
+@pytest.mark.parametrize("loss", ["anchored", "avg-ntxent", "pvc"])
+def test_instances_are_trained_on_if_the_loss_can_align_them(loss: str, gaps: str, tmp_path: Path) -> None:
+    """Audio, the anchor, is missing most often, so batches of two would often have no anchor."""
+    names = ("audio", "text", "video")
+    config = modal(gaps, loss=loss, modalities=names, missing_rate=0.3, batch_size=2, epochs=1)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    loader = ModalityLoader(get_training_split(mv.load_dataset(gaps), run.config), names)
+    mask = loader.get_mask(torch.arange(80))
+    losses = mv.get_loss(loss, reduction="none")(torch.randn(80, 3, 5), mask)
+    assert len(run.read_metrics()) == int((losses != 0).sum()) // 2
+    assert torch.equal(find_usable_instances(loader, run.config), losses != 0)
+
+
+def test_batches_are_not_padded_for_missing_sequences() -> None:
+    x, lengths = torch.ones(4, 1000, 2), torch.tensor([3, 1000, 5, 2])
+    split = mv.Dataset({"text": x, "x": torch.ones(4, 2)}, None, {"text": lengths})
+    split = split.drop_modalities({"text": torch.tensor([False, True, False, False])})
+    text, _, batch_lengths, mask = ModalityLoader(split, ("text", "x")).load_batch(torch.arange(4))
+    assert text.shape == (4, 5, 2)
+    assert batch_lengths[:, 0].tolist() == [3, 1000, 5, 2]
+    assert mask[:, 0].tolist() == [True, False, True, True]
+    assert ModalityLoader(split, ("text", "x")).load_batch(torch.tensor([1]))[0].shape == (1, 1, 2)
+
+
+def test_opened_run_gives_the_same_outputs(run: Run, gaps: str) -> None:
+    data = mv.load_dataset(gaps)
+    embedder, encoder = Run.open(run.path).load_model(), mv.load_encoder(run.path)
+    assert (encoder.names, encoder.training, embedder.training) == (NAMES, False, False)
+    assert embedder.state_dict().keys() == last_checkpoint(run.path)["model"].keys()
+    views = ModalityLoader(data["test"], NAMES).load_batch(torch.arange(40))
+    h, z = embedder(views)
+    assert torch.equal(encoder(views), h)
+    assert z.shape == (40, 3, 8)
+    loader = ModalityLoader(data["train"], NAMES)
+    train_h, mask = embedder.encoder(loader.load_batch(torch.arange(80))), loader.get_mask(torch.arange(80))
+    mean = torch.stack([train_h[mask[:, i], i].mean(0) for i in range(3)])
+    torch.testing.assert_close(encoder.mean_representation, mean, atol=1e-5, rtol=1e-4)
+    fused = encoder.fuse(h, views[-1])
+    assert fused.shape == (40, 48)
+    missing = ~views[-1][:, 1]
+    assert missing.any()
+    assert torch.equal(fused[missing, 16:32], encoder.mean_representation[1].expand(int(missing.sum()), -1))
+
+
+def encode(run: Run, data: mv.DatasetDict, split: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    embedder = run.load_model()
+    views = ModalityLoader(data[split], NAMES).load_batch(torch.arange(len(data[split])))
+    h, z = embedder(views)
+    return embedder.encoder.fuse(h, views[-1]), z, views[-1]
+
+
+def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
+    result = evaluate(run, config=EvaluationConfig(label_fractions=()))
+    assert json.loads((run.path / "evaluation.json").read_text()) == result
+    data = mv.load_dataset(gaps)
+    (h, z, train_mask), (queries, test_z, mask) = (encode(run, data, split) for split in ("train", "test"))
+    labels, test_labels = data["train"].labels, data["test"].labels
+    scores = result["scores"]
+    assert list(scores) == ["majority", "raw features", "untrained encoder", "trained encoder", "mean embedding"]
+    assert scores["majority"]["linear"] == (test_labels == labels.mode().values).double().mean().item()
+    preds = knn_classify(h, labels, queries, num_classes=3)
+    assert scores["trained encoder"]["knn"] == (preds == test_labels).double().mean().item()
+    assert scores["trained encoder"]["knn_k"] == 2  # a tenth of 80 / 3
+    probe = fit_linear_probe(h, labels, classes=3)
+    assert scores["trained encoder"]["linear"] == pytest.approx(probe.accuracy(queries, test_labels), abs=0.03)
+
+    accuracy = result["subsets"]["text + video"]["scores"]["own"]["accuracy"]
+    columns = [*range(16), *range(32, 48)]
+    probe = fit_linear_probe(h[:, columns], labels, classes=3)
+    assert accuracy == pytest.approx(probe.accuracy(queries[:, columns], test_labels), abs=0.03)
+    full = result["subsets"]["text + audio + video"]["scores"]
+    assert full["own"] == full["filled"]
+    assert full["own"]["accuracy"] == scores["trained encoder"]["linear"]
+    assert full["common"]["accuracy"] == scores["mean embedding"]["linear"]
+    assert full["raw"]["accuracy"] == scores["raw features"]["linear"]
+    assert len(result["subsets"]) == 7
+
+    both = mask[:, 0] & mask[:, 1]
+    expected = compute_retrieval(test_z[both, 0], test_z[both, 1])
+    assert result["retrieval"]["text to audio"] == {"instances": int(both.sum()), **expected}
+    assert len(result["retrieval"]) == 6
+    geometry = result["geometry"]["z"]
+    pair = test_z[both][:, :2]
+    assert geometry["pairs"]["text and audio"]["alignment"] == pytest.approx(alignment(pair).item(), rel=1e-4)
+    single = test_z[mask[:, 1], 1][:, None]
+    assert geometry["each"]["audio"]["uniformity"] == pytest.approx(uniformity(single).item(), rel=1e-4)
+    assert geometry["all"]["uniformity"] == pytest.approx(uniformity(test_z, mask).item(), rel=1e-4)
+    mean = (normalize(z, dim=2) * train_mask[..., None]).sum(1) / train_mask.sum(1, keepdim=True)
+    probe = fit_linear_probe(mean, labels, classes=3)
+    test = (normalize(test_z, dim=2) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    assert scores["mean embedding"]["linear"] == pytest.approx(probe.accuracy(test, test_labels), abs=0.03)
+
+
+def test_raw_features_equal_a_loop_over_sequences() -> None:
+    """The reference summarizes one sequence at a time, without its padding."""
+    generator = torch.Generator().manual_seed(0)
+    x, lengths = torch.randn(40, 50, 3, generator=generator), torch.randint(1, 51, (40,), generator=generator)
+    x[torch.arange(50) >= lengths[:, None]] = 0
+    mask = torch.rand(40, generator=generator) > 0.2
+    x[~mask] = 0
+    split = mv.Dataset({"text": x}, None, {"text": lengths}, {"text": mask})
+    reference = {
+        "mean": lambda s: s.mean(0),
+        "mean and deviation": lambda s: torch.cat([s.mean(0), s.std(0, correction=0)]),
+        "min and max": lambda s: torch.cat([s.min(0).values, s.max(0).values]),
+        "flattened": lambda s: torch.cat([s[int((step + 0.5) * len(s) / 32)] for step in range(32)]),
+    }
+    assert tuple(reference) == SUMMARIES
+    for name, summary in reference.items():
+        expected = torch.stack([summary(s[:length]) for s, length in zip(x, lengths, strict=True)])
+        valid = expected[mask]
+        expected = (expected - valid.mean(0)) / valid.std(0, correction=0).clamp_min(1e-6)
+        (features,) = make_raw_features(split, ["text"], split, {"text": name})
+        assert not features[~mask].any()
+        torch.testing.assert_close(features[mask], expected[mask], atol=1e-4, rtol=1e-4)
+    short = mv.Dataset({"text": x[:, :20]})
+    flat = x[:, :20].flatten(1)
+    (features,) = make_raw_features(short, ["text"], short, {"text": "flattened"})  # every step is kept
+    torch.testing.assert_close(features, (flat - flat.mean(0)) / flat.std(0, correction=0), atol=1e-4, rtol=1e-4)
+    wide = mv.Dataset({"text": torch.zeros(2, 40, 500)})
+    assert count_flattened_steps(wide, "text") == 4
+
+
+def make_ordered_bundle(path: Path, splits: tuple[str, ...], labels: str = "classes") -> str:
+    """Write data whose label is in the order of text steps and in the spread of audio steps, but not in their means."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for split in splits:
+        label = generator.integers(0, 2, 150)
+        signs, scale = np.array([1, -1])[label], np.array([1, 3])[label]
+        text = signs[:, None, None] * np.linspace(-1, 1, 6)[:, None] + 0.3 * generator.normal(size=(150, 6, 2))
+        audio = scale[:, None, None] * generator.normal(size=(150, 9, 2))
+        arrays |= {f"{split}/text": text, f"{split}/audio": audio, f"{split}/video": generator.normal(size=(150, 4))}
+        arrays[f"{split}/label"] = label if labels == "classes" else signs + 0.1 * generator.normal(size=150)
+    np.savez(path, **arrays)
+    return str(path)
+
+
+@pytest.mark.parametrize("labels", ["classes", "quantities"])
+def test_raw_feature_summary_is_not_chosen_on_test_instances(
+    labels: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = make_ordered_bundle(tmp_path / "ordered.npz", ("train", "valid", "test"), labels)
+    run = train(modal(data, epochs=1, evaluate_at_end=True), output=tmp_path / "run", quiet=True)
+    result = run.read_evaluation()
+    assert result["raw_features"]["text"] == "flattened at 6 steps"
+    assert result["raw_features"]["audio"] in ("mean and deviation", "min and max")
+    assert list(result["raw_features"]) == ["text", "audio"]
+    (note,) = result["notes"]
+    assert note.startswith("raw features of sequences, chosen on 150 instances that are not tested: text (flattened")
+    raw = result["subsets"]["text"]["scores"]["raw"]
+    assert raw["accuracy"] > 0.95 if labels == "classes" else raw["MAE"] < 0.3
+    (line,) = [line for line in result["better_baselines"] if "worse than raw features" in line]
+    assert "kNN (k = 7)" in line if labels == "classes" else "MAE" in line
+    show_scores(result)
+    output = capsys.readouterr().out
+    assert f"note: {note}\n" in output
+    assert f"note: {line}\n" in output
+    assert line in (run.path / "log.txt").read_text()
+
+    # If the validation split is tested, the summary is chosen on a part of the training split.
+    eval_config = EvaluationConfig(label_fractions=(), split="valid", modality_subsets=False)
+    assert "chosen on 30 instances" in evaluate(run, config=eval_config)["notes"][0]
+    monkeypatch.setattr("manyviews.evaluation.multimodal_evaluation.make_raw_features", None)
+    assert evaluate(run, config=dataclasses.replace(eval_config, baselines=False))["raw_features"] == {}
+
+
+def test_better_single_modalities_are_reported(run: Run) -> None:
+    result = evaluate(run, config=EvaluationConfig(label_fractions=()))
+    h, (queries, _, mask) = (encode(run, mv.load_dataset(run.config.data), split) for split in ("train", "test"))
+    data = mv.load_dataset(run.config.data)
+    probe = fit_linear_probe(h[0], data["train"].labels, classes=3)
+    has_audio = mask[:, 1]
+    audio = result["subsets"]["audio"]
+    assert audio["instances"] == int(has_audio.sum()) < 40
+    expected = probe.accuracy(queries[has_audio], data["test"].labels[has_audio])
+    assert audio["fused"]["accuracy"] == pytest.approx(expected, abs=0.03)
+
+    audio["fused"]["accuracy"], audio["scores"]["own"]["accuracy"], audio["scores"]["raw"]["accuracy"] = 0.5, 0.6, 0.4
+    lines = [line for line in find_better_baselines(result) if "audio alone" in line]
+    expected = "all modalities together are worse than audio alone (probe per subset): accuracy 50.0% against 60.0%"
+    assert lines == [f"{expected} on {audio['instances']} instances"]
+
+
+def test_dropping_a_modality_equals_data_without_it(run: Run, gaps: str, tmp_path: Path) -> None:
+    result = evaluate(run, config=EvaluationConfig(label_fractions=(), drop_modalities=("audio",)))
+    assert json.loads((run.path / "evaluation-without-audio.json").read_text()) == result
+    with np.load(gaps) as arrays:
+        other = dict(arrays)
+    other["test/audio"] = np.full_like(other["test/audio"], np.nan)
+    np.savez(tmp_path / "silent.npz", **other)
+    silent = evaluate(
+        run, data=tmp_path / "silent.npz", config=EvaluationConfig(label_fractions=(), modality_subsets=False)
+    )
+    assert silent["scores"] == result["scores"]
+    assert list(result["subsets"]) == ["text", "video", "text + video"]
+    full = evaluate(run, config=EvaluationConfig(label_fractions=()))
+    assert (
+        result["scores"]["trained encoder"]["linear"] == full["subsets"]["text + video"]["scores"]["filled"]["accuracy"]
+    )
+    assert (
+        result["scores"]["mean embedding"]["linear"] == full["subsets"]["text + video"]["scores"]["common"]["accuracy"]
+    )
+    assert result["scores"] != full["scores"]
+
+
+def test_regression_targets_are_predicted_by_l1_probes(regression: str, tmp_path: Path) -> None:
+    run = train(modal(regression, evaluate_at_end=True), output=tmp_path / "run", quiet=True)
+    result = run.read_evaluation()
+    assert (result["labels"], result["scale"], result["split"]) == ("quantities", "mosi", "test")
+    data = mv.load_dataset(regression)
+    (h, *_), (queries, *_) = (encode(run, data, split) for split in ("train", "test"))
+    heads = result["scores"]["trained encoder"]["heads"]
+    assert len(heads) == 3
+    for seed, metrics in enumerate(heads):
+        probe = fit_regression_probe(h, data["train"].labels, seed=seed)
+        expected = compute_sentiment_metrics(probe.predict(queries), data["test"].labels)
+        assert metrics["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
+        assert metrics.keys() == expected.keys()
+    assert heads[0] != heads[1]
+    (majority,) = result["scores"]["majority"]["heads"]
+    assert majority["MAE"] > heads[0]["MAE"]
+    valid = evaluate(run, config=EvaluationConfig(split="valid", modality_subsets=False, baselines=False))
+    assert (valid["split"], valid["test_instances"]) == ("valid", 30)
+    assert (run.path / "validation.json").exists()
+    assert Run.open(run.path).read_evaluation() == result
+
+    assert result["probe"] == {"method": "mae", "heads": 3, "learning_rate": 0.01, "epochs": 100}
+    eval_config = EvaluationConfig(
+        probe_lr=0.5, probe_epochs=2, num_regression_probes=1, modality_subsets=False, baselines=False
+    )
+    other = evaluate(run, config=eval_config)
+    assert other["probe"] == {"method": "mae", "heads": 1, "learning_rate": 0.5, "epochs": 2}
+    probe = fit_regression_probe(h, data["train"].labels, learning_rate=0.5, epochs=2)
+    expected = compute_sentiment_metrics(probe.predict(queries), data["test"].labels)
+    assert other["scores"]["trained encoder"]["heads"][0]["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
+
+
+@pytest.mark.parametrize("labels", ["classes", "quantities"])
+def test_supervised_training_learns_the_labels(labels: str, gaps: str, regression: str, tmp_path: Path) -> None:
+    data = gaps if labels == "classes" else regression
+    config = modal(data, supervised=True, epochs=20, evaluate_at_end=True)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    assert run.read_metrics()[-1]["loss"] < 0.5 * run.read_metrics()[0]["loss"]
+    assert "temperature" not in run.read_metrics()[-1]
+    result = run.read_evaluation()
+    assert result["retrieval"] == {}
+    assert "z" not in result["geometry"]
+    head, majority = result["scores"]["its own layer"], result["scores"]["majority"]
+    if labels == "classes":
+        assert head["linear"] > majority["linear"] + 0.2
+    else:
+        assert head["heads"][0]["MAE"] < 0.6 * majority["heads"][0]["MAE"]
+    views = ModalityLoader(mv.load_dataset(data)["test"], NAMES).load_batch(torch.arange(40))
+    assert run.load_model()(views).z.shape == (40, 3 if labels == "classes" else 1)
+
+
+def test_supervised_training_works_with_one_modality(gaps: str, tmp_path: Path) -> None:
+    run = train(modal(gaps, supervised=True, modalities=("text",)), output=tmp_path / "run", quiet=True)
+    assert run.config.views == 1
+
+
+def test_images_and_vectors_train_together(tmp_path: Path) -> None:
+    photos = mv.load_dataset("photos")["train"]
+    index = torch.arange(0, 2500, 40)
+    images = photos.images[index].permute(0, 2, 3, 1).numpy()
+    means = images.mean((1, 2), dtype=np.float32)
+    np.savez(tmp_path / "mixed.npz", photo=images, color=means, label=photos.labels[index].numpy())
+    run = train(modal(tmp_path / "mixed.npz", evaluate_at_end=True), output=tmp_path / "run", quiet=True)
+    assert run.config.modalities == ("photo", "color")
+    assert run.read_evaluation()["held_out"]
+    assert set(run.read_evaluation()["subsets"]) == {"photo", "color", "photo + color"}
+    assert run.load_encoder().config.modalities == {"photo": ("image", 0), "color": ("vector", 3)}
+
+
+def test_digits_train_on_four_views(tmp_path: Path) -> None:
+    config = dataclasses.replace(mv.get_recipe("multimodal"), epochs=1, cpu_threads=1, evaluate_at_end=False)
+    run = train(config, output=tmp_path / "run", quiet=True)
+    assert run.config.modalities == ("pixels", "fourier", "profiles", "gradients")
+    assert (run.config.views, run.config.monitor_size, len(run.read_metrics())) == (4, 143, 10)
+
+
+def test_resume_on_changed_data_raises(gaps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop_after(monkeypatch, 7)
+    with pytest.raises(TrainingInterrupted):
+        train(modal(gaps), output=tmp_path / "run", quiet=True)
+    monkeypatch.undo()
+    with np.load(gaps) as arrays:
+        other = dict(arrays)
+    other["train/text"][0, 0, 0] += 1
+    np.savez(tmp_path / "other.npz", **other)
+    with pytest.raises(ConfigError, match="different instances"):
+        train(modal(tmp_path / "other.npz"), resume=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"modalities": ("text", "speech")}, "gaps has no modality 'speech', only text, audio, video"),
+        ({"modalities": ("text",)}, "at least two modalities are required, gaps has only text"),
+        ({"modalities": ("text", "text")}, "modalities must be unique, got text, text"),
+        ({"views": 2}, r"views must be 0 or the number of modalities, 3 \(text, audio, video\), got 2: use --views 0"),
+        ({"loss": "infonce"}, "infonce supports 2 views, got 3 modalities: try pwe-infonce"),
+        ({"image_size": 16}, "image_size requires task images, got task multimodal"),
+        ({"task": "images", "views": 4}, "hidden_dim requires task multimodal, got task images"),
+        ({"missing_rate": 1.0}, r"missing_rate must be in \[0, 1\), got 1.0"),
+        ({"transformer_heads": 5}, "hidden_dim must be even and divisible by transformer_heads, got 16 and 5 heads"),
+    ],
+    ids=str,
+)
+def test_invalid_config_raises(changes: dict, message: str, gaps: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(modal(gaps, **changes), output=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_unfit_data_raises(gaps: str, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gaps has no images, only text, audio, video: use --recipe"):
+        train(Config(data=gaps), output=tmp_path / "none", quiet=True)
+    np.savez(tmp_path / "plain.npz", text=np.ones((40, 3), np.float32), audio=np.ones((40, 3), np.float32))
+    with pytest.raises(ConfigError, match="supervised training requires labels, plain has none"):
+        train(modal(tmp_path / "plain.npz", supervised=True), output=tmp_path / "none", quiet=True)
+    with pytest.raises(ConfigError, match="cannot drop 'smell': the modalities of the run are text, audio, video"):
+        evaluate(run, config=EvaluationConfig(drop_modalities=("smell",)))
+    with pytest.raises(ConfigError, match="cannot drop all modalities"):
+        evaluate(run, config=EvaluationConfig(drop_modalities=NAMES))
+    with pytest.raises(ConfigError, match="probe_lr and probe_epochs require probe_solver sgd or regression targets"):
+        evaluate(run, config=EvaluationConfig(probe_epochs=3))
+    with pytest.raises(ConfigError, match="probe_augment is for runs on images"):
+        evaluate(run, config=EvaluationConfig(probe_solver="sgd", probe_augment=True))
+    with np.load(gaps) as arrays:
+        other = dict(arrays)
+    for split in ("train", "test"):
+        other[f"{split}/audio"] = other[f"{split}/audio"][:, :3]
+    np.savez(tmp_path / "narrow.npz", **other)
+    with pytest.raises(ValueError, match="audio must have 4 features, as in training, got 3"):
+        evaluate(run, data=tmp_path / "narrow.npz")
+
+
+def load_arrays(path: str) -> dict[str, np.ndarray]:
+    with np.load(path) as arrays:
+        return dict(arrays)
+
+
+def test_labels_used_in_training_are_not_scored(gaps: str, tmp_path: Path) -> None:
+    only = {key: array for key, array in load_arrays(gaps).items() if key.startswith("train/")}
+    np.savez(tmp_path / "only.npz", **only)
+    config = modal(tmp_path / "only.npz", supervised=True, evaluate_at_end=True)
+    for name, changes in (("supervised", {}), ("supcon", {"supervised": False, "loss": "supcon"})):
+        run = train(dataclasses.replace(config, **changes), output=tmp_path / name, quiet=True)
+        assert run.read_evaluation()["scores"] is None
+        assert (
+            "training used the labels: exclude 16 instances from training (--monitor-size 16)"
+            in run.read_evaluation()["why"]
+        )
+    run = train(dataclasses.replace(config, monitor_size=16), output=tmp_path / "monitored", quiet=True)
+    assert run.read_evaluation()["test_instances"] == 16
+    assert run.read_evaluation()["held_out"]
+    contrastive = train(dataclasses.replace(config, supervised=False), output=tmp_path / "plain", quiet=True)
+    assert contrastive.read_evaluation()["test_instances"] == 16  # training did not use their labels
+    other = evaluate(
+        tmp_path / "supervised", data=gaps, config=EvaluationConfig(label_fractions=(), modality_subsets=False)
+    )
+    assert "its own layer" not in other["scores"]  # other data may have other labels
+
+
+def test_other_data_may_have_fewer_instances_than_monitor_size(gaps: str, tmp_path: Path) -> None:
+    run = train(modal(gaps, monitor_size=40, epochs=1), output=tmp_path / "run", quiet=True)
+    assert "40 held-out instances: " in (run.path / "log.txt").read_text()
+    np.savez(tmp_path / "few.npz", **{key: array[:30] for key, array in load_arrays(gaps).items()})
+    result = evaluate(
+        run, data=tmp_path / "few.npz", config=EvaluationConfig(label_fractions=(), modality_subsets=False)
+    )
+    assert (result["train_instances"], result["test_instances"]) == (30, 30)
+    assert "untrained encoder" in result["scores"]
+
+
+def test_monitored_instances_do_not_affect_the_model(gaps: str) -> None:
+    data = mv.load_dataset(gaps)
+    config = resolve_config(modal(gaps, monitor_size=40, supervised=True), data, 1)
+    train_indices, _, _ = split_monitored(80, config.seed, 40)
+    embedder, _ = build_model_and_loss(config, data)
+    x = select_valid_steps(data["train"].select(train_indices), "text")
+    torch.testing.assert_close(embedder.encoder.inputs[0].mean, x.mean(0), atol=1e-5, rtol=1e-4)
+
+
+def test_subsets_are_scored_on_instances_that_have_a_modality_of_them(run: Run, gaps: str) -> None:
+    result = evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False))
+    data = mv.load_dataset(gaps)
+    mask = data["test"].masks["audio"]
+    audio = result["subsets"]["audio"]
+    assert audio["instances"] == int(mask.sum()) < 40
+    assert result["subsets"]["text"]["instances"] == 40
+    assert "raw" not in audio["scores"]
+    (h, *_), (queries, *_) = (encode(run, data, split) for split in ("train", "test"))
+    probe = fit_linear_probe(h[:, 16:32], data["train"].labels, classes=3)
+    expected = probe.accuracy(queries[mask, 16:32], data["test"].labels[mask])
+    assert audio["scores"]["own"]["accuracy"] == pytest.approx(expected, abs=0.05)
+
+
+def test_instances_without_a_modality_get_the_mean(run: Run, gaps: str, tmp_path: Path) -> None:
+    other = load_arrays(gaps)
+    keep = np.isnan(other["test/audio"]).any(1)
+    for name in ("text", "video"):
+        other[f"test/{name}_mask"] = keep  # some have audio alone, others text and video
+    np.savez(tmp_path / "apart.npz", **other)
+    result = evaluate(
+        run,
+        data=tmp_path / "apart.npz",
+        config=EvaluationConfig(label_fractions=(), baselines=False, drop_modalities=("audio",)),
+    )
+    empty = int((~keep).sum())
+    assert result["notes"] == [f"{empty} test instances have no modality left without audio: they get the prior"]
+    data = mv.load_dataset(gaps)
+    _, z, train_mask = encode(run, data, "train")
+    train_mean = average_embeddings(z, train_mask)
+    probe = fit_linear_probe(train_mean, data["train"].labels, classes=3)
+    prior = probe.logits(train_mean.mean(0, keepdim=True)).argmax(1)
+    test = mv.load_dataset(tmp_path / "apart.npz")["test"]
+    _, test_z, mask = encode(run, mv.load_dataset(tmp_path / "apart.npz"), "test")
+    test_mean = average_embeddings(test_z[:, [0, 2]], mask[:, [0, 2]])
+    preds = torch.where(mask[:, 0], probe.logits(test_mean).argmax(1), prior)
+    expected = (preds == test.labels).double().mean().item()
+    assert result["scores"]["mean embedding"]["linear"] == pytest.approx(expected, abs=0.06)
+
+
+def test_data_without_usable_modalities_raises(run: Run, gaps: str, tmp_path: Path) -> None:
+    other = load_arrays(gaps)
+    for name in ("text", "video"):
+        other[f"test/{name}_mask"] = np.zeros(40, bool)
+    other["test/audio"] = np.ones((40, 4), np.float32)
+    np.savez(tmp_path / "audio.npz", **other)
+    with pytest.raises(ConfigError, match="no test instance of audio has a modality left without audio"):
+        evaluate(run, data=tmp_path / "audio.npz", config=EvaluationConfig(drop_modalities=("audio",)))
+    other["test/audio"] = np.repeat(other["test/audio"][:, None], 2, 1)
+    other["train/audio"] = np.ones((80, 2, 4), np.float32)
+    np.savez(tmp_path / "steps.npz", **other)
+    with pytest.raises(ValueError, match=r"audio must be vectors, as in training, got \(\d+, 2, 4\)"):
+        evaluate(run, data=tmp_path / "steps.npz")
+
+
+def test_training_works_if_most_images_are_missing(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    arrays = {"x": generator.normal(size=(64, 5)), "z": generator.normal(size=(64, 5)), "label": np.arange(64) % 2}
+    arrays |= {"photo": generator.integers(0, 256, (64, 8, 8, 3), np.uint8), "photo_mask": np.arange(64) % 9 == 0}
+    np.savez(tmp_path / "few.npz", **arrays)
+    config = modal(tmp_path / "few.npz", epochs=2, modalities=("x", "z", "photo"))
+    run = train(config, output=tmp_path / "run", quiet=True)
+    assert all(math.isfinite(row["loss"]) for row in run.read_metrics())
+    with pytest.raises(ConfigError, match="batch norm cannot be synchronized if images are missing"):
+        resolve_config(modal(tmp_path / "few.npz"), mv.load_dataset(tmp_path / "few.npz"), 2)
+    arrays |= {"test/x": arrays["x"], "test/z": arrays["z"], "test/label": arrays["label"]}
+    arrays["test/photo"] = generator.integers(0, 256, (64, 9, 9, 3), np.uint8)
+    np.savez(tmp_path / "sizes.npz", **arrays)
+    with pytest.raises(mv.DatasetError, match="photo is images of 3 x 8 x 8 in train and images of 3 x 9 x 9 in test"):
+        mv.load_dataset(tmp_path / "sizes.npz")
+
+
+def test_data_warnings_are_logged(tmp_path: Path) -> None:
+    arrays = dict(np.load(bundle(tmp_path / "a.npz", gaps=False)))
+    arrays["train/audio"][3, 1] = np.inf
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.warns(DatasetWarning, match="1 values that are not finite") as warned:
+        train(modal(tmp_path / "a.npz", epochs=1), output=tmp_path / "run", quiet=True)
+    assert len(warned) == 1
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert log.count("warning: " + str(warned[0].message)) == 1
