@@ -135,7 +135,7 @@ def test_an_exported_file_can_be_exported_again_and_the_run_is_unchanged(
     for to, output, message in (
         ("torchvision", run / "encoder.safetensors", r"must end in \.pth, \.pt"),
         ("safetensors", run / "encoder.safetensors", "another output"),
-        ("onnx", tmp_path / "nowhere" / "a.onnx", "cannot write"),
+        ("onnx", tmp_path / "nowhere" / "a.onnx", "is not a writable folder"),
     ):
         with pytest.raises(ValueError, match=message):
             export_command(run, to, output)
@@ -184,7 +184,7 @@ def test_errors_are_one_line_each(finished_run: Path, tmp_path: Path) -> None:
         (["evaluate", str(finished_run), "--knn-k", "0"], "knn_k must be >= 1, got 0"),
         (["embed", str(finished_run), "photos", "-o", "out.txt"], "must end in .npy"),
         (["search", str(finished_run), "photos", "--query", str(tmp_path / "text.jpg")], "cannot be decoded"),
-        (["search", str(finished_run), "photos", "--query", "a.png", "-o", "/nowhere/b.png"], "cannot write"),
+        (["search", str(finished_run), "photos", "--query", "a.png", "-o", "/nowhere/b.png"], "not a writable folder"),
         (["export", str(tmp_path), "onnx"], "is not a run directory"),
     ):
         done = manyviews(*arguments)

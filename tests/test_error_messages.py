@@ -114,7 +114,7 @@ def test_a_column_of_labels_is_read_and_a_text_file_is_rejected(tmp_path: Path) 
         (lambda: mv.get_loss("MV-DHEL"), "did you mean mv-dhel"),
         (lambda: mv.train(mv.Config(num_nodes=2)), "--num-nodes > 1 requires torchrun or SLURM"),
         (lambda: mv.train(mv.Config(precision="16-mixed", device="cpu")), "use bf16-mixed on a CPU"),
-        (lambda: mv.train(mv.Config(device="mps")), "device mps"),
+        (lambda: mv.train(mv.Config(device="mps")), "device mps is not available on this machine: use auto"),
     ],
 )
 def test_invalid_arguments_raise_before_anything_is_written(
