@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from manyviews.evaluation import EvaluationConfig, evaluate_model
+from manyviews.evaluation import EvaluationConfig, evaluate_model, load_evaluation
 from manyviews.runs import Run, init_from_run
 from manyviews.training import (
     AUTO_FIELDS,
@@ -75,7 +75,7 @@ def train(
         if (
             existing.is_finished
             and config.epochs == existing.config.epochs
-            and (existing.read_evaluation() is not None or not config.evaluate_at_end)
+            and (load_evaluation(existing) is not None or not config.evaluate_at_end)
         ):
             return existing
     if not isinstance(config, Config | None):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -26,14 +25,12 @@ from manyviews.models import (
     read_first_dim,
 )
 from manyviews.training import (
-    EVALUATION_FILE,
     HEAD_FILE,
     ConfigError,
     RunDirectory,
     load_data,
     read_metrics,
 )
-from manyviews.utils import parse_json, read_text
 
 
 class Run(RunDirectory):
@@ -49,11 +46,6 @@ class Run(RunDirectory):
     def read_metrics(self) -> list[dict[str, float]]:
         """Return one dictionary per step."""
         return read_metrics(self.path / "metrics.csv")
-
-    def read_evaluation(self) -> dict[str, Any] | None:
-        """Return the content of evaluation.json, or None if there is none."""
-        path = self.path / EVALUATION_FILE
-        return _read_json(path) if path.exists() else None
 
     def load_data(self) -> DatasetDict:
         """Load the data that the run was trained on."""
@@ -142,13 +134,3 @@ def _load_encoder_file(path: Path) -> ImageEncoder | MultimodalEncoder:
         return load_multimodal_encoder(path)
     encoder, config = load_image_encoder(path)
     return ImageEncoder(encoder, config.size)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(read_text(path))
-        if not isinstance(content, dict):
-            raise ValueError("expected a JSON object")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot parse {path}: {error}") from error
-    return content

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from manyviews.utils import escape_control_characters, print_stderr
+from manyviews.utils import Table, escape_control_characters, print_stderr
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 RunArg = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -47,25 +47,8 @@ def print_lines(*lines: object) -> None:
         print(escape_control_characters(line), flush=True)
 
 
-def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """Print a table of literal texts, without markup: names of data and modalities are untrusted.
-
-    Columns of numbers are right-aligned. A table wider than the terminal is not truncated.
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    texts = [[escape_control_characters(cell) for cell in row] for row in rows]
-    table, console = Table(title=None if title is None else Text(escape_control_characters(title))), Console()
-    for i, name in enumerate(header):
-        heading = "\n".join(map(escape_control_characters, name.split("\n")))
-        is_numeric = all(row[i][:1] in "0123456789+-" for row in texts)
-        table.add_column(Text(heading), justify="right" if i and is_numeric else "left")
-    for row in texts:
-        table.add_row(*(Text(cell) for cell in row))
-    options = console.options.update(max_width=500)
-    Console(width=max(console.width, console.measure(table, options=options).maximum)).print(table)
+def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
+    Table.from_texts(title, header, rows).print()
 
 
 def is_first_rank() -> bool:

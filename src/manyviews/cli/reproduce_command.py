@@ -91,7 +91,7 @@ def run_reproduce(
     outcome = reproduce_table(table, options, launch, output, overwrite)
     print_lines(outcome.setting)
     for result in outcome.tables:
-        show_table(result.header, result.rows, result.title)
+        result.print()
     for claim in outcome.claims:
         basis = f"; {claim.basis}" if claim.basis else ""
         print_lines(f"{claim.verdict}: {claim.text}: {claim.evidence}{basis}")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from manyviews.cli.common import OutputFlag, is_first_rank, make_lazy_stub, print_lines
-from manyviews.cli.evaluate_command import show_scores, show_subsets
-from manyviews.utils import MALFORMED, escape_control_characters
+from manyviews.utils import escape_control_characters
 
 if TYPE_CHECKING:
     from manyviews.runs import Run
@@ -75,14 +74,12 @@ def train_command(arguments: list[str]) -> Callable[..., None]:
 
 def show_run(run: "Run") -> None:
     """Print the evaluation of a finished run, on rank zero."""
+    from manyviews.evaluation import load_evaluation, make_scores_table, make_subset_table
+
     if not is_first_rank():
         return
     print_lines(f"{run.path} is finished")
-    result = run.read_evaluation()
-    if result is not None:
-        try:
-            show_scores(result)
-            show_subsets(result)
-        except MALFORMED as error:
-            reason = f"evaluation.json does not have this version's format ({type(error).__name__}: {error})"
-            raise ValueError(f"{run.path}: {reason}: run `manyviews evaluate` to rewrite it") from error
+    result = load_evaluation(run)
+    for table in (make_scores_table([result]), make_subset_table([result], compact=True)) if result else ():
+        if table:
+            table.print()

@@ -7,9 +7,11 @@ from typing import Any
 from torch import nn
 
 from manyviews.data import DatasetDict, select_rows
+from manyviews.evaluation.evaluation_result import Geometry, GeometryResult, Score
 from manyviews.evaluation.scores import (
     MAX_GEOMETRY_INSTANCES,
     EvaluationConfig,
+    NotScorableError,
     Subset,
     choose_test_split,
     choose_train_test,
@@ -27,36 +29,36 @@ from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation
 def evaluate_images(
     embedder: Embedder, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool
 ) -> dict[str, Any]:
+    """Return the fields of an `EvaluationResult` for an image run."""
     assert config.image_size is not None
     split = choose_test_split(data, eval_config)
     tests = Subset.of(data, split)
-    result: dict[str, Any] = {"split": split}
-    parts = choose_train_test(data, tests, config, same_data)
-    if isinstance(parts, str):
-        result |= {"scores": None, "why": parts}
+    fields: dict[str, Any] = {"split": split}
+    try:
+        train, test = choose_train_test(data, tests, config, same_data)
+    except NotScorableError as error:
+        fields["skipped_reason"] = str(error)
     else:
         encoders: dict[str, nn.Module] = {}
         if eval_config.baselines and config.image_size <= LARGE_IMAGE_SIZE:
             encoders["pixels"] = nn.Flatten()
         if eval_config.baselines:
-            encoders["untrained encoder"] = build_model_and_loss(config, data)[0].encoder.to(
-                next(embedder.parameters()).device
-            )
-        encoders["trained encoder"] = embedder.encoder
+            untrained = build_model_and_loss(config, data)[0].encoder
+            encoders["untrained"] = untrained.to(next(embedder.parameters()).device)
+        encoders["trained"] = embedder.encoder
         settings = eval_config.get_probe_settings(data, config.image_size)
-        result |= {
-            "notes": list_caveats(data, *parts),
-            "held_out": split == "train",
-            "train_instances": len(parts[0].index),
-            "test_instances": len(parts[1].index),
+        fields |= {
+            "caveats": tuple(list_caveats(data, train, test)),
+            "tested_on_train_holdout": split == "train",
+            "train_instances": len(train.index),
+            "test_instances": len(test.index),
             "probe": describe_probe(eval_config, settings),
             "scores": {
-                name: _compute_scores(encoder, *parts, config.image_size, data, settings, eval_config)
+                name: _compute_scores(encoder, train, test, config.image_size, data, settings, eval_config)
                 for name, encoder in encoders.items()
             },
         }
-    result["geometry"] = _compute_geometry(embedder, tests, config, eval_config.num_workers)
-    return result
+    return {**fields, "geometry": _compute_geometry(embedder, tests, config, eval_config.num_workers)}
 
 
 def _compute_scores(
@@ -67,7 +69,7 @@ def _compute_scores(
     data: DatasetDict,
     settings: ProbeSettings,
     eval_config: EvaluationConfig,
-) -> dict[str, Any]:
+) -> Score:
     workers, num_classes = eval_config.num_workers, len(data.class_names)
     h, train_index = encode_images(encoder, train.split.images, train.index, size, workers)
     queries, test_index = encode_images(encoder, test.split.images, test.index, size, workers)
@@ -78,11 +80,12 @@ def _compute_scores(
     return compute_class_scores(h, labels, queries, test_labels, data, eval_config, settings, augment)
 
 
-def _compute_geometry(embedder: Embedder, subset: Subset, config: Config, num_workers: int) -> dict[str, Any] | None:
+def _compute_geometry(embedder: Embedder, subset: Subset, config: Config, num_workers: int) -> GeometryResult | None:
     """Compute the geometry of views made as in training, or None for a single instance."""
     if len(subset.index) < 2:
         return None
     index = subset.index[draw_permutation(len(subset.index), config.seed, EVAL_EPOCH)[:MAX_GEOMETRY_INSTANCES]]
     transform, images = build_transform(config), subset.split.images
     h, z = embed_views(embedder, images, index, transform, config.views, config.seed, num_workers)
-    return {"instances": len(index), "views": config.views, "h": compute_geometry(h), "z": compute_geometry(z)}
+    overall = [(Geometry(**compute_geometry(x)),) for x in (h, z)]
+    return GeometryResult(len(index), config.views, *overall)

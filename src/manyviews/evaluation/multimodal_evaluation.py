@@ -15,11 +15,20 @@ import torch
 from torch import Tensor
 
 from manyviews.data import Dataset, DatasetDict
+from manyviews.evaluation.evaluation_result import (
+    GeometryResult,
+    Metrics,
+    ProbeDescription,
+    Representation,
+    Score,
+    SubsetProbe,
+    SubsetScore,
+)
 from manyviews.evaluation.multimodal_features import (
     SUMMARIES,
     average_embeddings,
-    compute_pairwise_geometry,
-    compute_pairwise_retrieval,
+    compute_cross_modal_retrieval,
+    compute_modality_geometry,
     count_flattened_steps,
     list_modality_subsets,
     make_raw_features,
@@ -27,6 +36,7 @@ from manyviews.evaluation.multimodal_features import (
 from manyviews.evaluation.scores import (
     MAX_GEOMETRY_INSTANCES,
     EvaluationConfig,
+    NotScorableError,
     Subset,
     choose_test_split,
     choose_train_test,
@@ -50,7 +60,6 @@ from manyviews.models import MultimodalEmbedder, MultimodalEncoder
 from manyviews.training import Config, ConfigError, build_model_and_loss, get_training_split
 from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
 
-Metrics = dict[str, float]
 Probe = Callable[[Tensor], Tensor]
 """Maps representations (n, d) to predicted classes or regression targets (n,)."""
 
@@ -58,22 +67,24 @@ Probe = Callable[[Tensor], Tensor]
 def evaluate_multimodal(
     model: MultimodalEmbedder, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool
 ) -> dict[str, Any]:
+    """Return the fields of an `EvaluationResult` for a multimodal run."""
     split = choose_test_split(data, eval_config)
     # missing_rate applies to the probe's training instances too, drop_modalities to test instances only.
     train = get_training_split(data, config)
     data = dataclasses.replace(data, splits={**data.splits, "train": train})
     tests = Subset.of(data, split)
-    parts = choose_train_test(data, tests, config, same_data)
     dropped = eval_config.drop_modalities
     if not ModalityLoader(drop_modalities(tests.split, dropped), config.modalities).get_mask(tests.index).any():
         raise ConfigError(f"no test instance of {data.name} has a modality left without {', '.join(dropped)}")
-    result: dict[str, Any] = {"split": split, "modalities": list(config.modalities), "dropped": list(dropped)}
-    if isinstance(parts, str):
-        result |= {"scores": None, "why": parts}
+    fields: dict[str, Any] = {"split": split, "modalities": config.modalities, "dropped_modalities": dropped}
+    try:
+        parts = choose_train_test(data, tests, config, same_data)
+    except NotScorableError as error:
+        fields["skipped_reason"] = str(error)
     else:
-        result |= _MultimodalEvaluation(model, data, config, eval_config, same_data, *parts).evaluate()
-        result["held_out"] = split == "train"
-    return result | _compute_cross_modal(model, tests, config, eval_config)
+        fields |= _MultimodalEvaluation(model, data, config, eval_config, same_data, *parts).evaluate()
+        fields["tested_on_train_holdout"] = split == "train"
+    return fields | _compute_cross_modal(model, tests, config, eval_config)
 
 
 class _MultimodalEvaluation:
@@ -110,32 +121,32 @@ class _MultimodalEvaluation:
         for name in [name for name, summary in summaries.items() if summary == "flattened"]:
             summaries[name] = f"flattened at {count_flattened_steps(self.train.split, name)} steps"
         encoded = self.encode(self.model.encoder)
-        scores: dict[str, Any] = {"majority": self.score_majority()}
+        scores: dict[Representation, Score] = {"majority": self.score_majority()}
         if self.eval_config.baselines:
-            scores["raw features"] = self.score(*map(_concatenate, raw))
+            scores["raw_features"] = self.score(*map(_concatenate, raw))
             # self.data already lacks the modalities that missing_rate removes.
             config = dataclasses.replace(self.config, missing_rate=0.0)
             untrained = build_model_and_loss(config, self.data)[0].encoder.to(self.train_labels.device)
             assert isinstance(untrained, MultimodalEncoder)
             set_mean_representation(untrained, self.train_loader, self.train.index)
-            scores["untrained encoder"] = self.score(*map(_concatenate, self.encode(untrained)))
-        scores["trained encoder"] = self.score(*map(_concatenate, encoded))
+            scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)))
+        scores["trained"] = self.score(*map(_concatenate, encoded))
         if not self.config.supervised:
-            scores["mean embedding"] = self.score(*(self.average(z, mask) for z, mask in self.embeddings))
+            scores["mean_embedding"] = self.score(*(self.average(z, mask) for z, mask in self.embeddings))
         elif self.same_data:  # other data may have other labels
-            scores["its own layer"] = self.score_supervised_head()
+            scores["supervised_head"] = self.score_supervised_head()
+        probe = describe_probe(self.eval_config, self.settings)
+        if not self.num_classes:
+            probe = ProbeDescription("l1", **self.settings, count=self.eval_config.num_regression_probes)
         return {
-            "notes": [*list_caveats(self.data, self.train, self.test), *self.list_notes(summaries)],
-            "raw_features": summaries,
+            "caveats": (*list_caveats(self.data, self.train, self.test), *self.list_notes(summaries)),
+            "summaries": summaries,
             "train_instances": len(self.train.index),
             "test_instances": len(self.test.index),
-            "labels": "classes" if self.num_classes else "quantities",
-            "scale": self.scale,
-            "probe": describe_probe(self.eval_config, self.settings)
-            if self.num_classes
-            else {"method": "mae", "heads": self.eval_config.num_regression_probes, **self.settings},
+            "sentiment_scale": self.scale,
+            "probe": probe,
             "scores": scores,
-            "subsets": self.score_subsets(raw, encoded) if self.eval_config.modality_subsets else {},
+            "subsets": self.score_subsets(raw, encoded) if self.eval_config.modality_subsets else (),
         }
 
     def list_notes(self, summaries: Mapping[str, str]) -> list[str]:
@@ -218,9 +229,9 @@ class _MultimodalEvaluation:
         )
         return train, test
 
-    def score(self, h: Tensor, queries: Tensor) -> dict[str, Any]:
+    def score(self, h: Tensor, queries: Tensor) -> Score:
         if not self.num_classes:
-            return {"heads": [self.compute_metrics(probe(queries)) for probe in self.fit_probes(h)]}
+            return Score(probes=tuple(self.compute_metrics(probe(queries)) for probe in self.fit_probes(h)))
         labels = check_labels("training representations", h, self.train_labels, self.num_classes)
         test_labels = check_labels("test representations", queries, self.test_labels, self.num_classes)
         return compute_class_scores(h, labels, queries, test_labels, self.data, self.eval_config, self.settings)
@@ -251,49 +262,46 @@ class _MultimodalEvaluation:
         metrics = [self.compute_metrics(probe(queries), mask) for probe in probes]
         return {name: statistics.fmean(one[name] for one in metrics) for name in metrics[0]}
 
-    def score_majority(self) -> dict[str, Any]:
+    def score_majority(self) -> Score:
         """Score the best constant prediction."""
         if self.num_classes:
-            preds = self.train_labels.mode().values.expand_as(self.test_labels)
-            return {"linear": self.compute_metrics(preds)["accuracy"]}
+            return self.score_predictions(self.train_labels.mode().values.expand_as(self.test_labels))
         if self.scale is None:
-            return {"heads": [self.compute_metrics(self.train_labels.median().expand_as(self.test_labels))]}
-        return {"heads": [compute_majority_baseline(self.train_labels, self.test_labels, self.scale)]}
+            return self.score_predictions(self.train_labels.median().expand_as(self.test_labels))
+        return Score(probes=(compute_majority_baseline(self.train_labels, self.test_labels, self.scale),))
 
-    def score_supervised_head(self) -> dict[str, Any]:
+    def score_supervised_head(self) -> Score:
         """Score the linear layer that was fitted by supervised training."""
         _, outputs, _ = embed_multimodal(self.model, self.test_loader, self.test.index)
-        if self.num_classes:
-            return {"linear": self.compute_metrics(outputs.argmax(1))["accuracy"]}
-        return {"heads": [self.compute_metrics(outputs[:, 0])]}
+        return self.score_predictions(outputs.argmax(1) if self.num_classes else outputs[:, 0])
 
-    def score_subsets(self, raw: Sequence[list[Tensor]], encoded: Sequence[list[Tensor]]) -> dict[str, dict[str, Any]]:
-        """Score every subset of the modalities on the test instances that have at least one modality of it.
+    def score_predictions(self, preds: Tensor) -> Score:
+        metrics = self.compute_metrics(preds)
+        return Score(linear=metrics["accuracy"]) if self.num_classes else Score(probes=(metrics,))
 
-        "raw" and "own" fit a probe for each subset, to raw features and to representations. "filled" is one probe on
-        the representations of all modalities, with the mean for those not in the subset. "common" is one probe on the
-        mean embedding. "fused" has the metrics of all modalities on the same instances, for comparison.
-        """
-        filled, mean = self.fit_probes(_concatenate(encoded[0])), self.model.encoder.mean_representation
-        common = [] if self.config.supervised else self.fit_probes(self.average(*self.embeddings[0]))
+    def score_subsets(self, raw: Sequence[list[Tensor]], encoded: Sequence[list[Tensor]]) -> tuple[SubsetScore, ...]:
+        """Score every subset of the modalities on the test instances that have at least one modality of it."""
+        imputation, mean = self.fit_probes(_concatenate(encoded[0])), self.model.encoder.mean_representation
+        shared = [] if self.config.supervised else self.fit_probes(self.average(*self.embeddings[0]))
         test_mask = self.test_loader.get_mask(self.test.index).to(self.test_labels.device)
-        result: dict[str, dict[str, Any]] = {}
+        result = []
         subsets = [[self.kept[i] for i in subset] for subset in list_modality_subsets(len(self.kept))]
         for subset in track(subsets, "subsets of modalities", len(subsets)):
             mask = test_mask[:, subset].any(1)
             if not mask.any():
                 continue
             imputed = _concatenate([h if i in subset else mean[i].expand_as(h) for i, h in enumerate(encoded[1])])
-            scores = {"raw": self.score_subset(raw, subset, mask)} if self.eval_config.baselines else {}
-            scores["own"] = self.score_subset(encoded, subset, mask)
-            scores["filled"] = self.average_metrics(filled, imputed, mask)
-            if common:
+            scores: dict[SubsetProbe, Metrics] = {}
+            if self.eval_config.baselines:
+                scores["raw"] = self.score_subset(raw, subset, mask)
+            scores["per_subset"] = self.score_subset(encoded, subset, mask)
+            scores["mean_imputed"] = self.average_metrics(imputation, imputed, mask)
+            if shared:
                 z, z_mask = (part[:, subset] for part in self.embeddings[1])
-                scores["common"] = self.average_metrics(common, self.average(z, z_mask), mask)
-            fused = self.average_metrics(filled, _concatenate(encoded[1]), mask)
-            name = " + ".join(self.names[i] for i in subset)
-            result[name] = {"instances": int(mask.sum()), "scores": scores, "fused": fused}
-        return result
+                scores["shared_space"] = self.average_metrics(shared, self.average(z, z_mask), mask)
+            fused = self.average_metrics(imputation, _concatenate(encoded[1]), mask)
+            result.append(SubsetScore(tuple(self.names[i] for i in subset), int(mask.sum()), scores, fused))
+        return tuple(result)
 
     def score_subset(self, features: Sequence[list[Tensor]], subset: Sequence[int], mask: Tensor) -> Metrics:
         h, queries = (_concatenate([part[i] for i in subset]) for part in features)
@@ -336,16 +344,16 @@ def _compute_cross_modal(
     names, h, mask = [config.modalities[i] for i in kept], h[:, kept], mask[:, kept]
     valid = mask.any(1)
     if int(valid.sum()) < 2:
-        return {"retrieval": {}, "geometry": None}
-    geometry = {
-        "instances": int(valid.sum()),
-        "views": len(names),
-        "h": compute_pairwise_geometry(h[valid], mask[valid], names),
-    }
+        return {}
+    h_geometry = compute_modality_geometry(h[valid], mask[valid], names)
     if config.supervised:
-        return {"retrieval": {}, "geometry": geometry}
-    geometry["z"] = compute_pairwise_geometry(z[valid][:, kept], mask[valid], names)
-    return {"retrieval": compute_pairwise_retrieval(z[:, kept], mask, names), "geometry": geometry}
+        return {"geometry": GeometryResult(int(valid.sum()), len(names), h_geometry)}
+    z_geometry = compute_modality_geometry(z[valid][:, kept], mask[valid], names)
+    retrieval = compute_cross_modal_retrieval(z[:, kept], mask, names)
+    return {
+        "retrieval": retrieval,
+        "geometry": GeometryResult(int(valid.sum()), len(names), h_geometry, z_geometry),
+    }
 
 
 def _concatenate(parts: Sequence[Tensor]) -> Tensor:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from manyviews.data import Dataset
+from manyviews.evaluation.evaluation_result import Geometry, RetrievalScore
 from manyviews.loading import CHUNK_INSTANCES
 from manyviews.metrics import (
     alignment,
@@ -27,16 +27,9 @@ MAX_FOR_ALL_SUBSETS = 6
 """With more modalities, only single ones, all but one, and all together are evaluated."""
 SUMMARIES = ("mean", "mean and deviation", "min and max", "flattened")
 """Summaries of a sequence over its steps, the simplest first, used as raw features."""
+RECALL_KS = (1, 5, 10)
 MAX_STEPS, MAX_FLATTENED_DIM = 32, 2048
 """Limits of a flattened sequence: a probe on more dimensions would take longer than the rest of the evaluation."""
-
-PROBE_LABELS = {
-    "raw": "raw features, probe per subset",
-    "own": "probe per subset",
-    "filled": "one probe, mean imputation",
-    "common": "one probe, common space",
-}
-"""Titles of the ways to score a subset of modalities."""
 
 
 def average_embeddings(z: Tensor, mask: Tensor) -> Tensor:
@@ -119,58 +112,55 @@ def list_modality_subsets(count: int) -> list[tuple[int, ...]]:
     return [chosen for size in sizes for chosen in combinations(range(count), size)]
 
 
-def compute_pairwise_retrieval(z: Tensor, mask: Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
+def compute_cross_modal_retrieval(z: Tensor, mask: Tensor, names: Sequence[str]) -> tuple[RetrievalScore, ...]:
     """Compute recall at 1, 5 and 10 for every ordered pair of modalities, from embeddings (M, N, d).
 
     Examples:
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
-        >>> result = compute_pairwise_retrieval(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"])
-        >>> list(result), result["text to audio"]["recall@1"]
-        (['text to audio', 'audio to text'], 1.0)
+        >>> for score in compute_cross_modal_retrieval(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"]):
+        ...     print(score.source, score.target, score.recall["1"])
+        text audio 1.0
+        audio text 1.0
     """
-    result = {}
+    scores = []
     for one, other in permutations(range(len(names)), 2):
         both = mask[:, one] & mask[:, other]
         if int(both.sum()) > 1:
-            scores = compute_retrieval(z[:, one], z[:, other], mask=both)
-            result[f"{names[one]} to {names[other]}"] = {"instances": int(both.sum()), **scores}
-    return result
+            metrics = compute_retrieval(z[:, one], z[:, other], ks=RECALL_KS, mask=both)
+            recall = {str(k): metrics[f"recall@{k}"] for k in RECALL_KS}
+            pair = RetrievalScore(names[one], names[other], int(both.sum()), recall, metrics["median_rank"])
+            scores.append(pair)
+    return tuple(scores)
 
 
-def compute_pairwise_geometry(z: Tensor, mask: Tensor, names: Sequence[str]) -> dict[str, Any]:
-    """Compute alignment, uniformity and rank of embeddings (M, N, d): of all modalities, each pair and each one.
+def compute_modality_geometry(z: Tensor, mask: Tensor, names: Sequence[str]) -> tuple[Geometry, ...]:
+    """Compute the geometry of embeddings (M, N, d): of all modalities, then of each pair, then of each one.
 
     Examples:
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
-        >>> result = compute_pairwise_geometry(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"])
-        >>> result["pairs"]["text and audio"]["alignment"], result["each"]["text"]["rank"]
-        (0.0, 19)
+        >>> overall, pair, text, audio = compute_modality_geometry(z, torch.ones(20, 2).bool(), ["text", "audio"])
+        >>> pair.modalities, pair.alignment, text.rank
+        (('text', 'audio'), 0.0, 19)
     """
-    result: dict[str, Any] = {"pairs": {}, "each": {}}
-    has_pairs = (mask.sum(1) >= 2).any()
-    result["all"] = {
-        "alignment": alignment(z, mask).item() if has_pairs else None,
-        "uniformity": uniformity(z, mask).item(),
-        "wasserstein": wasserstein_uniformity(z, mask).item(),
-        "rank": numerical_rank(z, mask),
-        "rankme": rankme(z, mask).item(),
-        "dimensions": z.shape[2],
-        "spectrum": spectrum(z, mask).tolist(),
-    }
+    groups = [
+        Geometry(
+            alignment=alignment(z, mask).item() if (mask.sum(1) >= 2).any() else None,
+            uniformity=uniformity(z, mask).item(),
+            wasserstein=wasserstein_uniformity(z, mask).item(),
+            rank=numerical_rank(z, mask),
+            rankme=rankme(z, mask).item(),
+            dimensions=z.shape[2],
+            spectrum=tuple(spectrum(z, mask).tolist()),
+        )
+    ]
     for one, other in combinations(range(len(names)), 2):
-        both = mask[:, one] & mask[:, other]
-        if int(both.sum()) > 1:
-            pair = z[both][:, [one, other]]
-            result["pairs"][f"{names[one]} and {names[other]}"] = {
-                "alignment": alignment(pair).item(),
-                "uniformity": uniformity(pair).item(),
-            }
+        pair = z[mask[:, one] & mask[:, other]][:, [one, other]]
+        if len(pair) > 1:
+            groups.append(Geometry((names[one], names[other]), alignment(pair).item(), uniformity(pair).item()))
     for i, name in enumerate(names):
         single = z[mask[:, i], i][:, None]
         if len(single) > 1:
-            result["each"][name] = {
-                "uniformity": uniformity(single).item(),
-                "rank": numerical_rank(single),
-                "rankme": rankme(single).item(),
-            }
-    return result
+            rank, effective_rank = numerical_rank(single), rankme(single).item()
+            even = uniformity(single).item()
+            groups.append(Geometry((name,), uniformity=even, rank=rank, rankme=effective_rank))
+    return tuple(groups)

@@ -7,11 +7,11 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from manyviews import __version__
 from manyviews.data import DatasetDict, as_path, load_dataset
 from manyviews.evaluation.baselines import find_better_baselines
+from manyviews.evaluation.evaluation_result import EvaluationResult
 from manyviews.evaluation.image_evaluation import evaluate_images
 from manyviews.evaluation.multimodal_evaluation import evaluate_multimodal
 from manyviews.evaluation.scores import EvaluationConfig
@@ -27,7 +27,7 @@ def evaluate(
     data: str | Path | None = None,
     config: EvaluationConfig | None = None,
     device: Device = "auto",
-) -> dict[str, Any]:
+) -> EvaluationResult:
     """Evaluate a finished run on its own or on other data and write the result into the run's directory.
 
     Args:
@@ -37,10 +37,7 @@ def evaluate(
         device: "auto" selects a GPU if there is one.
 
     Returns:
-        `scores` (kNN, its k and the linear probe for each representation; None without labels, with the reason in
-        `why`), `geometry` of the representations and embeddings of views, `notes` (caveats) and `better_baselines`, a
-        sentence for each baseline that beats the trained encoder; for modalities also `subsets` and `retrieval`.
-        The same is written to `evaluation.json`, for other data to `evaluation-DATA.json`, and for
+        the result, which is also written to `evaluation.json`, for other data to `evaluation-DATA.json`, and for
         `split="valid"` to `validation.json`.
 
     Raises:
@@ -48,7 +45,7 @@ def evaluate(
 
     Examples:
         >>> import manyviews as mv
-        >>> mv.evaluate("runs/demo")["scores"]["trained encoder"]["linear"]  # doctest: +SKIP
+        >>> mv.evaluate("runs/demo").scores["trained"].linear  # doctest: +SKIP
         0.451
     """
     config = EvaluationConfig() if config is None else config
@@ -68,21 +65,21 @@ def evaluate(
         )
     with limit_cpu_threads(dataclasses.replace(run_config, devices=1), dataset):
         result = evaluate_model(model.to(resolve_device(device)), dataset, run_config, config, same_data=data is None)
-    run.save_evaluation(result, get_evaluation_filename(data, dataset.name, config))
+    run.save_evaluation(result.to_json(), get_evaluation_filename(data, dataset.name, config))
     return result
 
 
 def evaluate_model(
     model: AnyModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool = True
-) -> dict[str, Any]:
+) -> EvaluationResult:
     """Evaluate a model in memory; `same_data` is true if it was trained on this data."""
     eval_config = dataclasses.replace(eval_config, knn_k=eval_config.knn_k or config.knn_k)
-    about = {"manyviews": __version__, "source": escape_surrogates(config.data), "data": data.name}
     if isinstance(model, Embedder):
-        result = about | evaluate_images(model, data, config, eval_config, same_data)
+        fields = evaluate_images(model, data, config, eval_config, same_data)
     else:
-        result = about | evaluate_multimodal(model, data, config, eval_config, same_data)
-    return result | {"better_baselines": find_better_baselines(result)}
+        fields = evaluate_multimodal(model, data, config, eval_config, same_data)
+    result = EvaluationResult(__version__, escape_surrogates(config.data), data.name, **fields)
+    return dataclasses.replace(result, better_baselines=find_better_baselines(result))
 
 
 def get_evaluation_filename(data: str | Path | None, name: str, eval_config: EvaluationConfig) -> str:

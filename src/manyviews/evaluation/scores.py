@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from manyviews.data import Dataset, DatasetDict
+from manyviews.evaluation.evaluation_result import FewLabelScore, ProbeDescription, Score
 from manyviews.metrics import (
     PAPER_PROBE_SETTINGS,
     VAL_FOLDS,
@@ -28,6 +28,10 @@ MAX_GEOMETRY_INSTANCES = 10_000
 """Geometry and retrieval are computed on at most this many instances."""
 FEW_LABEL_REPEATS = 3
 """Number of random subsets of each label fraction."""
+
+
+class NotScorableError(ValueError):
+    """The data have no labels, or too few, to score representations with."""
 
 
 @dataclass(frozen=True)
@@ -134,20 +138,27 @@ def choose_test_split(data: DatasetDict, eval_config: EvaluationConfig) -> str:
     return next((name for name in order if name in data.splits), "train")
 
 
-def choose_train_test(data: DatasetDict, tests: Subset, config: Config, same_data: bool) -> tuple[Subset, Subset] | str:
-    """Choose labeled instances to fit probes to and to test them on, or return the reason why there are none.
+def choose_train_test(data: DatasetDict, tests: Subset, config: Config, same_data: bool) -> tuple[Subset, Subset]:
+    """Choose labeled instances to fit probes to and to test them on.
 
     `same_data` is true if the model was trained on this data.
+
+    Raises:
+        NotScorableError: there are none.
     """
-    train = Subset.of(data, "train")
+    train, reason = Subset.of(data, "train"), ""
     if train.split.labels is None:
-        return f"{data.name} has no labels: no kNN and no linear probe"
-    if config.task == "images" and train.split.class_labels is None:
-        return f"the labels of {data.name} are regression targets, not classes: no kNN and no linear probe"
-    if tests.split.labels is None:
-        return f"{data.name} has no labels in its test set: no kNN and no linear probe"
-    if len(train.index) < 2 * VAL_FOLDS:
-        return f"{data.name} has {len(train.index)} labeled instances: too few for kNN and a linear probe"
+        reason = f"{data.name} has no labels"
+    elif config.task == "images" and train.split.class_labels is None:
+        reason = f"the labels of {data.name} are regression targets, not classes"
+    elif tests.split.labels is None:
+        reason = f"{data.name} has no labels in its test set"
+    elif len(train.index) < 2 * VAL_FOLDS:
+        raise NotScorableError(
+            f"{data.name} has {len(train.index)} labeled instances: too few for kNN and a linear probe"
+        )
+    if reason:
+        raise NotScorableError(f"{reason}: no kNN and no linear probe")
     if tests.split is not train.split:
         return train, tests
     # Without a test set, a part of the training instances is tested: self-supervised training does not use labels.
@@ -155,7 +166,7 @@ def choose_train_test(data: DatasetDict, tests: Subset, config: Config, same_dat
     order = draw_permutation(len(train.index), config.seed, EVAL_EPOCH)
     count = len(order) // VAL_FOLDS
     if same_data and (config.supervised or config.loss == "supcon") and (config.monitor_size or 0) < count:
-        return (
+        raise NotScorableError(
             f"{data.name} has no test set, and training used the labels: exclude {count} instances from training "
             f"(--monitor-size {count})"
         )
@@ -168,15 +179,15 @@ def list_caveats(data: DatasetDict, train: Subset, test: Subset) -> list[str]:
     if train.split.class_labels is None:
         return []
     train_classes, test_classes = set(train.labels().tolist()), set(test.labels().tolist())
-    notes = []
+    caveats = []
     if unknown := sorted(test_classes - train_classes):
         names = ", ".join(
             data.class_names[label] if label < len(data.class_names) else str(label) for label in unknown[:5]
         )
-        notes.append(f"{len(unknown)} test classes are not in the training set and cannot be predicted: {names}")
+        caveats.append(f"{len(unknown)} test classes are not in the training set and cannot be predicted: {names}")
     if len(train_classes) == 1:
-        notes.append("all training instances have the same class: the scores are meaningless")
-    return notes
+        caveats.append("all training instances have the same class: the scores are meaningless")
+    return caveats
 
 
 def compute_class_scores(
@@ -188,29 +199,25 @@ def compute_class_scores(
     eval_config: EvaluationConfig,
     settings: ProbeSettings,
     augment: FeatureStream | None = None,
-) -> dict[str, Any]:
+) -> Score:
     """Score representations (n, d) by kNN, a linear probe, and linear probes on few labels."""
     classes = len(data.class_names)
     if eval_config.probe_solver == "sgd":
         probe = fit_linear_probe(h, labels, classes=classes, method="sgd", augment=augment, **settings)
     else:
         probe = fit_linear_probe(h, labels, classes=classes)
-    few = {}
+    few_label = {}
     for fraction in eval_config.label_fractions:
         subsets = [sample_stratified(labels, fraction, seed) for seed in range(FEW_LABEL_REPEATS)]
         if len(subsets[0]) >= VAL_FOLDS:
             probes = [fit_linear_probe(h[index], labels[index], classes=classes) for index in subsets]
-            few[f"{fraction:.4g}"] = {
-                "labels": len(subsets[0]),
-                "linear": [probe.accuracy(queries, test_labels) for probe in probes],
-            }
+            accuracies = tuple(probe.accuracy(queries, test_labels) for probe in probes)
+            few_label[f"{fraction:.4g}"] = FewLabelScore(len(subsets[0]), accuracies)
     knn = score_knn(h, labels, queries, test_labels, data, eval_config.knn_k)
-    return {**knn, "linear": probe.accuracy(queries, test_labels), "few": few}
+    return Score(knn["knn"], int(knn["knn_k"]), probe.accuracy(queries, test_labels), few_label)
 
 
-def describe_probe(eval_config: EvaluationConfig, settings: ProbeSettings) -> Mapping[str, Any]:
-    return (
-        {"method": "sgd", "augment": eval_config.probe_augment, **settings}
-        if eval_config.probe_solver == "sgd"
-        else {"method": "lbfgs"}
-    )
+def describe_probe(eval_config: EvaluationConfig, settings: ProbeSettings) -> ProbeDescription:
+    if eval_config.probe_solver == "sgd":
+        return ProbeDescription("sgd", augment=eval_config.probe_augment, **settings)
+    return ProbeDescription("lbfgs")

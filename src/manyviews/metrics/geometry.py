@@ -21,7 +21,7 @@ GEOMETRY_HELP = {
     "alignment": "squared distance of views, 0 is best",
     "uniformity": "0 for a single point, -4 if uniform",
     "wasserstein": "1 for a single point, 0 if uniform",
-    "recall@1": "nearest neighbor is another view",
+    "recall_at_1": "nearest neighbor is another view",
     "rank": "rank of the covariance",
     "rankme": "effective rank",
 }
@@ -31,7 +31,7 @@ GEOMETRY_HELP = {
 def compute_geometry(z: Tensor) -> dict[str, Any]:
     """Compute all metrics of embeddings (M, N, d) as JSON values.
 
-    `recall@1` is the fraction of instances whose second view is the nearest second view to their first view.
+    `recall_at_1` is the fraction of instances whose second view is the nearest second view to their first view.
 
     Examples:
         >>> compute_geometry(torch.eye(4)[:, None].expand(4, 2, 4))["alignment"]
@@ -44,7 +44,7 @@ def compute_geometry(z: Tensor) -> dict[str, Any]:
         "rank": numerical_rank(z),
         "rankme": rankme(z).item(),
         "dimensions": z.shape[2],
-        "recall@1": compute_retrieval(z[:, 0], z[:, 1], ks=[1])["recall@1"],
+        "recall_at_1": compute_retrieval(z[:, 0], z[:, 1], ks=[1])["recall@1"],
         "spectrum": spectrum(z).tolist(),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from manyviews.report.charts import Figure, Series, draw_line_chart
 from manyviews.report.summary import RunSummary, describe_monitored
@@ -74,15 +75,17 @@ def _make_series(summary: RunSummary, name: str) -> Series:
 def draw_spectra(summaries: Sequence[RunSummary]) -> tuple[list[Figure], list[str]]:
     """Draw singular values of representations and embeddings; also return messages about missing spectra."""
     figures = []
-    for kind, title in (("h", "Representations h"), ("z", "Embeddings z")):
-        lines = []
-        for summary in summaries:
-            values = summary.get_geometry(kind).get("spectrum") or []
-            lines.append(Series(summary.name, summary.index, range(1, len(values) + 1), [float(v) for v in values]))
+    titles: dict[Literal["h", "z"], str] = {"h": "Representations h", "z": "Embeddings z"}
+    for kind, title in titles.items():
+        spectra = [(summary, _get_spectrum(summary, kind)) for summary in summaries]
+        lines = [Series(s.name, s.index, range(1, len(values) + 1), values) for s, values in spectra]
         caption = "Singular values in descending order: a line that falls late uses many dimensions."
         if figure := draw_line_chart(title, lines, x_label="singular value", log=True, caption=caption):
             figures.append(figure)
-    missing = [summary.name for summary in summaries if not summary.get_geometry("h").get("spectrum")]
-    if not missing:
-        return figures, []
-    return figures, [f"No spectrum in evaluation.json: {', '.join(missing)}."]
+    missing = [summary.name for summary in summaries if not _get_spectrum(summary, "h")]
+    return figures, [f"No spectrum in evaluation.json: {', '.join(missing)}."] if missing else []
+
+
+def _get_spectrum(summary: RunSummary, kind: Literal["h", "z"]) -> list[float]:
+    geometry = summary.evaluation.get_geometry(kind) if summary.evaluation else None
+    return list(geometry.spectrum) if geometry else []

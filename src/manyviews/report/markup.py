@@ -10,14 +10,14 @@ from markupsafe import Markup, escape
 
 
 def make_element(name: str, *children: object, **attributes: object) -> Markup:
-    """Make an HTML or SVG element; attributes that are None are omitted, and `_` becomes `-`.
+    """Make an HTML or SVG element; attributes that are None are omitted, floats are rounded, and `_` becomes `-`.
 
     Examples:
         >>> make_element("text", "a < b", class_="label", x=3)
         Markup('<text class="label" x="3">a &lt; b</text>')
     """
     attrs = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(format_coordinate(value) if type(value) is float else value)}"'
         for key, value in attributes.items()
         if value is not None
     )

@@ -14,11 +14,11 @@ from markupsafe import Markup
 
 from manyviews import __version__
 from manyviews.report.charts import draw_swatch
+from manyviews.report.comparison import make_comparison_table
 from manyviews.report.curves import draw_metric_charts, draw_spectra
 from manyviews.report.markup import dump_script_json, format_inline_code
-from manyviews.report.section import RunSection, build_section, drop_invalid_evaluation
+from manyviews.report.section import RunSection, build_section
 from manyviews.report.summary import load_summaries
-from manyviews.report.tables import make_comparison_table
 from manyviews.training import ConfigError
 from manyviews.utils import Device, check_writable, escape_control_characters, resolve_device, write_atomic
 
@@ -56,7 +56,7 @@ def write_report(
     path = Path(path).expanduser()
     if instances < 1:
         raise ConfigError(f"instances must be >= 1, got {instances}")
-    summaries = [drop_invalid_evaluation(summary) for summary in load_summaries(runs)]
+    summaries = load_summaries(runs)
     check_writable(path, (".html", ".htm"))
     torch_device = resolve_device(device)
     text = render_page([build_section(summary, instances, workers, torch_device) for summary in summaries])

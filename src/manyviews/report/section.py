@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
-from markupsafe import Markup
 
-from manyviews.report.charts import Figure
-from manyviews.report.curves import draw_spectra
+from manyviews.evaluation import (
+    EvaluationResult,
+    make_geometry_table,
+    make_modality_geometry_table,
+    make_retrieval_table,
+    make_scores_table,
+    make_subset_table,
+)
 from manyviews.report.embedding_map import EmbeddingMap, build_map
 from manyviews.report.image_grids import ImageGrid, make_neighbor_grid, make_view_grid
 from manyviews.report.rerun import RerunInfo, describe_run, get_rerun_info
 from manyviews.report.sample import encode_sample
-from manyviews.report.subset_charts import draw_subsets_figure, list_subset_kinds, make_subsets_table
+from manyviews.report.subset_charts import SubsetFigure, draw_subset_figure
 from manyviews.report.summary import RunSummary
-from manyviews.report.tables import (
-    Table,
-    make_comparison_table,
-    make_geometry_table,
-    make_pairwise_geometry_table,
-    make_retrieval_table,
-    make_scores_table,
-)
 from manyviews.training import load_data
-from manyviews.utils import MALFORMED
+from manyviews.utils import MALFORMED, Table
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class EvaluationTables:
-    """The content of evaluation.json as tables and charts."""
+    """The evaluation as tables and charts."""
 
-    scores: Table | None
-    geometry: Table | None
-    retrieval: Table | None
-    pairwise: Table | None
-    subsets: Figure | None
-    subset_table: Table | None
-    subset_legend: list[tuple[str, Markup]]
+    scores: Table | None = None
+    geometry: Table | None = None
+    retrieval: Table | None = None
+    pairwise: Table | None = None
+    subsets: SubsetFigure | None = None
+    subset_table: Table | None = None
 
 
 @dataclass
@@ -60,39 +55,27 @@ class RunSection:
     """Why a part is missing, by its name."""
 
 
-def drop_invalid_evaluation(summary: RunSummary) -> RunSummary:
-    """Drop the evaluation if its schema is invalid."""
-    try:
-        make_evaluation_tables(summary)
-        make_comparison_table([summary])
-        draw_spectra([summary])
-    except MALFORMED as error:
-        problem = f"evaluation.json has an unexpected format ({type(error).__name__}: {error})."
-        return dataclasses.replace(summary, evaluation={}, problems=[*summary.problems, problem])
-    return summary
-
-
-def make_evaluation_tables(summary: RunSummary) -> EvaluationTables:
-    result = summary.evaluation
+def make_evaluation_tables(result: EvaluationResult | None) -> EvaluationTables:
+    if result is None:
+        return EvaluationTables()
     return EvaluationTables(
-        make_scores_table(result) if result.get("scores") else None,
-        make_geometry_table(summary),
+        make_scores_table([result]),
+        make_geometry_table(result),
         make_retrieval_table(result),
-        make_pairwise_geometry_table(result),
-        draw_subsets_figure(result),
-        make_subsets_table(result),
-        list_subset_kinds(result),
+        make_modality_geometry_table(result),
+        draw_subset_figure(result),
+        make_subset_table([result]),
     )
 
 
 def build_section(summary: RunSummary, instances: int, workers: int, device: torch.device) -> RunSection:
     """Build the section; load the run's data, if it still exists, and encode a sample of it."""
     run = summary.run
-    section = RunSection(summary, describe_run(summary), get_rerun_info(summary), make_evaluation_tables(summary))
-    if section.evaluation.scores is None:
-        section.missing_reasons["scores"] = str(
-            summary.evaluation.get("why") or "There is no evaluation.json with scores."
-        )
+    tables = make_evaluation_tables(summary.evaluation)
+    section = RunSection(summary, describe_run(summary), get_rerun_info(summary), tables)
+    if tables.scores is None:
+        reason = summary.evaluation.skipped_reason if summary.evaluation else ""
+        section.missing_reasons["scores"] = reason or "There is no evaluation.json with scores."
     data = _try_part(section, ("views", "neighbors", "map"), "Cannot load the data", lambda: load_data(run.config))
     if data is None:
         return section

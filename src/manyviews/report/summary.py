@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from manyviews.evaluation import EvaluationResult, load_evaluation
 from manyviews.runs import Run
 from manyviews.training import CONFIG_FILE, ConfigError, read_provenance
 from manyviews.utils import read_text
@@ -26,14 +26,15 @@ class RunSummary:
     index: int
     """Position in the report: selects color, dashes and markers."""
     metrics: list[dict[str, float]]
-    evaluation: dict[str, Any]
+    evaluation: EvaluationResult | None
     provenance: dict[str, str]
     problems: list[str]
 
     @property
     def data(self) -> str:
         """Name of the dataset."""
-        return str(self.evaluation.get("data") or Path(self.run.config.data).name or self.run.config.data)
+        path = self.run.config.data
+        return self.evaluation.data if self.evaluation else Path(path).name or path
 
     @property
     def views(self) -> str:
@@ -48,12 +49,6 @@ class RunSummary:
     def trains_on_monitored(self) -> bool:
         """Whether the monitored instances are training instances."""
         return not self.run.config.monitor_size
-
-    def get_geometry(self, kind: str) -> dict[str, Any]:
-        """Geometry of representations h or embeddings z over all modalities; empty if it was not evaluated."""
-        geometry = (self.evaluation.get("geometry") or {}).get(kind) or {}
-        overall: dict[str, Any] = geometry.get("all", geometry)
-        return overall
 
     def get_last_monitored(self, name: str) -> float | None:
         """Get the last value of a metric in metrics.csv."""
@@ -95,7 +90,7 @@ def _make_unique_names(runs: Sequence[Run], resolved: Sequence[Path]) -> list[st
 
 def _load_summary(run: Run, name: str, index: int) -> RunSummary:
     metrics: list[dict[str, float]] = []
-    evaluation: dict[str, Any] = {}
+    evaluation = None
     problems = []
     try:
         metrics = [
@@ -108,10 +103,9 @@ def _load_summary(run: Run, name: str, index: int) -> RunSummary:
     except (OSError, ValueError, TypeError) as error:
         problems.append(f"Cannot read metrics.csv: {error}.")
     try:
-        evaluation = run.read_evaluation() or {}
-    except (OSError, ValueError) as error:
-        evaluation = {}
-        problems.append(f"Cannot read evaluation.json: {error}.")
+        evaluation = load_evaluation(run)
+    except ConfigError as error:
+        problems.append(f"{str(error)[0].upper()}{str(error)[1:]}.")
     if run.is_finished and not (run.path / "evaluation.json").exists():
         problems.append(f"Not evaluated: run `manyviews evaluate {shlex.quote(str(run.path))}`.")
     if not run.is_finished:

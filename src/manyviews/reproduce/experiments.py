@@ -352,7 +352,7 @@ def _make_multimodal_claims(results: Results) -> Iterator[Claim]:
         yield claim_best(results, metric, "mv-dhel", MAIN_LOSSES[:-1], data=data)
         yield claim_best(results, metric, "mv-infonce", MAIN_LOSSES[:-2], data=data)
         if metric == "linear":
-            yield claim_best(results, "common", "mv-dhel", MAIN_LOSSES[:-1], data=data)
+            yield claim_best(results, "shared", "mv-dhel", MAIN_LOSSES[:-1], data=data)
 
 
 def _get_other_paper_value(coords: Mapping[str, Any], metric: str) -> Any:
@@ -396,7 +396,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "multimodal": Experiment(
         "modalities as views: every loss compared with supervised training",
         lambda options: make_multimodal_trials(options, (*ALL_LOSSES, "supervised")),
-        ("linear", "common", "own", "has0", "mult", "mae", "own-has0", "own-mult", "own-mae"),
+        ("linear", "shared", "head", "has0", "mult", "mae", "head-has0", "head-mult", "head-mae"),
         ("loss",), ("data",), _make_multimodal_claims, paper_values.get_multimodal_value, is_multimodal=True,
     ),
 }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from manyviews.losses import LOSSES, check_principles, get_loss
 from manyviews.reproduce.claims import Claim
-from manyviews.reproduce.table_formats import Table
+from manyviews.utils import Table
 
 TABLE_I: dict[str, tuple[bool, bool, str]] = {
     "pwe-infonce": (False, False, "N(N-1)/2"),
@@ -37,4 +37,4 @@ def make_principles_table(views: Sequence[int] = (3, 4, 5)) -> tuple[Table, list
             text = f"{name}: P1 {'yes' if p1 else 'no'}, P2 {'yes' if p2 else 'no'}, {formula} terms"
             claims.append(Claim(text, measured == expected, numbers, "equal, without tolerance"))
     header = ("loss", "P1 all views aligned at once", "P2 complete energy", "P3 terms (at views)", "coupling")
-    return Table("The paper's principles, measured by differentiating each loss", header, tuple(rows)), claims
+    return Table.from_texts("The paper's principles, measured by differentiating each loss", header, rows), claims

@@ -9,9 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from manyviews.evaluation import EvaluationResult, Representation, Score
 from manyviews.reproduce.trials import Coordinates, Trial
+from manyviews.utils import format_mean_std
 
-Result = dict[str, Any]
+Extract = Callable[[EvaluationResult], list[float]]
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Metric:
     """A metric of an evaluation: one value, or one for each linear layer that was fitted."""
 
     name: str
-    extract: Callable[[Result], list[float]]
+    extract: Extract
     digits: int = 1
     higher_is_better: bool = True
     margin: float = 2.0
@@ -36,56 +38,50 @@ class Metric:
 
     def format(self, values: Sequence[float]) -> str:
         """Mean, and standard deviation of several values."""
-        mean = f"{statistics.fmean(values):.{self.digits}f}"
-        return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.{self.digits}f}"
+        return format_mean_std(values, self.digits)
 
 
-def _extract_score(representation: str, kind: str) -> Callable[[Result], list[float]]:
-    """A classification score in percent."""
+def _extract_score(kind: str, representation: Representation = "trained", factor: float = 100) -> Extract:
+    """A classification score, in percent."""
 
-    def extract(result: Result) -> list[float]:
-        scores = (result["scores"] or {}).get(representation, {})
-        return [100 * scores[kind]] if kind in scores else []
-
-    return extract
-
-
-def _extract_knn_k(result: Result) -> list[float]:
-    scores = (result["scores"] or {}).get("trained encoder", {})
-    return [scores["knn_k"]] if "knn_k" in scores else []
-
-
-def _extract_probes(representation: str, metric: str, factor: float) -> Callable[[Result], list[float]]:
-    """A regression metric of each fitted linear layer."""
-
-    def extract(result: Result) -> list[float]:
-        layers = (result["scores"] or {}).get(representation, {}).get("heads", [])
-        return [factor * layer[metric] for layer in layers if metric in layer]
+    def extract(result: EvaluationResult) -> list[float]:
+        value = getattr(result.scores.get(representation, Score()), kind)
+        return [] if value is None else [factor * value]
 
     return extract
 
 
-def _extract_geometry(name: str) -> Callable[[Result], list[float]]:
-    def extract(result: Result) -> list[float]:
-        geometry = (result["geometry"] or {}).get("z")
-        return [] if geometry is None else [float(geometry.get("all", geometry)[name])]
+def _extract_probes(metric: str, representation: Representation = "trained", factor: float = 100) -> Extract:
+    """A regression metric of each linear probe, in percent."""
+
+    def extract(result: EvaluationResult) -> list[float]:
+        probes = result.scores.get(representation, Score()).probes
+        return [factor * probe[metric] for probe in probes if metric in probe]
+
+    return extract
+
+
+def _extract_geometry(name: str) -> Extract:
+    def extract(result: EvaluationResult) -> list[float]:
+        value = getattr(result.get_geometry("z"), name, None)
+        return [] if value is None else [float(value)]
 
     return extract
 
 
 METRICS = {
-    "linear": Metric("linear probe, %", _extract_score("trained encoder", "linear")),
-    "knn": Metric("kNN, %", _extract_score("trained encoder", "knn")),
-    "knn_k": Metric("k of kNN", _extract_knn_k, 0),
-    "common": Metric("mean embedding, %", _extract_score("mean embedding", "linear")),
-    "own": Metric("own layer, %", _extract_score("its own layer", "linear")),
-    "has0": Metric("Has0_acc_2, %", _extract_probes("trained encoder", "Has0_acc_2", 100)),
-    "mult": Metric("Mult_acc_2, %", _extract_probes("trained encoder", "Mult_acc_2", 100)),
-    "mae": Metric("MAE", _extract_probes("trained encoder", "MAE", 1), 3, higher_is_better=False, margin=0.02),
-    "own-has0": Metric("Has0_acc_2 of its own layer, %", _extract_probes("its own layer", "Has0_acc_2", 100)),
-    "own-mult": Metric("Mult_acc_2 of its own layer, %", _extract_probes("its own layer", "Mult_acc_2", 100)),
-    "own-mae": Metric(
-        "MAE of its own layer", _extract_probes("its own layer", "MAE", 1), 3, higher_is_better=False, margin=0.02
+    "linear": Metric("linear probe, %", _extract_score("linear")),
+    "knn": Metric("kNN, %", _extract_score("knn")),
+    "knn_k": Metric("k of kNN", _extract_score("knn_k", factor=1), 0),
+    "shared": Metric("mean embedding, %", _extract_score("linear", "mean_embedding")),
+    "head": Metric("supervised head, %", _extract_score("linear", "supervised_head")),
+    "has0": Metric("Has0_acc_2, %", _extract_probes("Has0_acc_2")),
+    "mult": Metric("Mult_acc_2, %", _extract_probes("Mult_acc_2")),
+    "mae": Metric("MAE", _extract_probes("MAE", factor=1), 3, higher_is_better=False, margin=0.02),
+    "head-has0": Metric("Has0_acc_2 of the supervised head, %", _extract_probes("Has0_acc_2", "supervised_head")),
+    "head-mult": Metric("Mult_acc_2 of the supervised head, %", _extract_probes("Mult_acc_2", "supervised_head")),
+    "head-mae": Metric(
+        "MAE of the supervised head", _extract_probes("MAE", "supervised_head", 1), 3, False, margin=0.02
     ),
     "alignment": Metric("alignment", _extract_geometry("alignment"), 3, higher_is_better=False, margin=0.05),
     "uniformity": Metric(
@@ -112,8 +108,10 @@ class Results:
         for trial in trials:
             result = trial.load_result(folder)
             by_metric = results.values.setdefault(tuple(trial.coordinates.items()), {})
-            for name in names if result is not None else ():
-                if values := METRICS[name].extract(result or {}):
+            if result is None:
+                continue
+            for name in names:
+                if values := METRICS[name].extract(result):
                     by_metric.setdefault(name, {})[trial.config.seed] = values
         return results
 

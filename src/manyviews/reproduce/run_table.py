@@ -15,14 +15,14 @@ from manyviews.reproduce import theorem
 from manyviews.reproduce.claims import Claim
 from manyviews.reproduce.experiments import EXPERIMENTS, LEARNING_RATES, Experiment, ReproduceOptions
 from manyviews.reproduce.figures import draw_line_figure
+from manyviews.reproduce.pivot_tables import format_long_csv, make_claims_table, make_pivot_tables
 from manyviews.reproduce.principles_table import make_principles_table
 from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.runner import TrialRunner
 from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
-from manyviews.reproduce.table_formats import Table, format_long_csv, make_claims_table, make_pivot_tables
 from manyviews.reproduce.trials import Trial
 from manyviews.training import ConfigError
-from manyviews.utils import suggest, write_atomic
+from manyviews.utils import Table, suggest, write_atomic
 
 ANALYSES = {
     "theorem": "limits of the losses as instances grow, and their minimizers",
@@ -175,7 +175,7 @@ def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple
         texts = [f"{scores[rate]:.3f}" if scores[rate] is not None else "failed" for rate in LEARNING_RATES]
         rows.append((*map(str, trial.coordinates.values()), *texts, f"{best[coords]:g}"))
     header = (*next(iter(first.values())).coordinates, *(f"{rate:g}" for rate in LEARNING_RATES), "selected")
-    table = Table("Learning rates: validation score (accuracy in %, or -MAE)", header, tuple(rows))
+    table = Table.from_texts("Learning rates: validation score (accuracy in %, or -MAE)", header, rows)
     selected = []
     for trial in trials:
         config = dataclasses.replace(trial.config, learning_rate=best[tuple(trial.coordinates.items())])
@@ -188,10 +188,10 @@ def _get_validation_score(trial: Trial, folder: Path) -> float | None:
     result = trial.load_result(folder)
     if result is None:
         return None
-    prefix = "own-" if trial.config.supervised else ""
-    if errors := METRICS[f"{prefix}mae"].extract(result):
+    error, accuracy = ("head-mae", "head") if trial.config.supervised else ("mae", "linear")
+    if errors := METRICS[error].extract(result):
         return -statistics.fmean(errors)
-    scores = METRICS["own" if trial.config.supervised else "linear"].extract(result)
+    scores = METRICS[accuracy].extract(result)
     return scores[0] if scores else None
 
 
@@ -225,15 +225,15 @@ def _write_outputs(
     if (output / f"{name}.png").exists():
         lines += [f"![{description}]({name}.png)", ""]
     for table in all_tables:
-        lines += [table.markdown(), ""]
+        lines += [table.to_markdown(), ""]
     if failed:
         lines += ["Failed: " + "; ".join(failed), ""]
     files = [output / f"{name}.md", output / f"{name}.tex"]
     write_atomic(files[0], "\n".join(lines))
-    write_atomic(files[1], "\n".join([*(f"% {line}" for line in head), *(table.latex() for table in all_tables)]))
+    write_atomic(files[1], "\n".join([*(f"% {line}" for line in head), *(table.to_latex() for table in all_tables)]))
     if name in ANALYSES:
         files.append(output / f"{name}.csv")
-        write_atomic(files[-1], "\n".join(table.csv() for table in tables))
+        write_atomic(files[-1], "\n".join(table.to_csv() for table in tables))
     return Outcome(setting, tuple(tables), tuple(claims), tuple(files), {})
 
 

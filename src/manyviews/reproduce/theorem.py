@@ -28,8 +28,7 @@ from manyviews.losses import get_loss
 from manyviews.metrics import alignment, uniformity, wasserstein_uniformity
 from manyviews.reproduce.claims import Claim
 from manyviews.reproduce.figures import get_line_style, save_figure, use_plot_style
-from manyviews.reproduce.table_formats import Table
-from manyviews.utils import track
+from manyviews.utils import Table, track
 
 TEMPERATURE, VIEWS, DIM = 0.5, 3, 16
 THEOREM_LOSSES = ("mv-infonce", "mv-dhel")
@@ -212,7 +211,7 @@ def measure_convergence(
         )
     header = ("points", "loss", "limit", *(f"gap at M {count}" for count in counts), "power of M")
     return (
-        Table("Gap: the loss less its constants, its limit and its sampling error", header, tuple(rows)),
+        Table.from_texts("Gap: the loss less its constants, its limit and its sampling error", header, rows),
         claims,
         curves,
     )
@@ -238,7 +237,7 @@ def optimize_free_points(steps: int, names: Sequence[str]) -> tuple[Table, list[
             )
         )
     title = "Free points on the sphere (96 instances, 3 views, 8 dimensions), optimized under each loss"
-    return Table(title, ("loss", "alignment", "uniformity", "Wasserstein"), tuple(rows)), claims
+    return Table.from_texts(title, ("loss", "alignment", "uniformity", "Wasserstein"), rows), claims
 
 
 def _optimize(name: str, steps: int) -> tuple[Tensor, Tensor]:

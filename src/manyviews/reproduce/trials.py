@@ -18,15 +18,13 @@ from typing import Any
 
 from manyviews.api import train
 from manyviews.data import as_path
-from manyviews.evaluation import EvaluationConfig, evaluate
+from manyviews.evaluation import EvaluationConfig, EvaluationResult, evaluate
 from manyviews.runs import Run
 from manyviews.training import Config, with_absolute_paths
 from manyviews.utils import (
-    MALFORMED,
     escape_control_characters,
     exclusive_lock,
     exit_with_parent,
-    parse_json,
     read_text,
 )
 
@@ -80,7 +78,7 @@ class Trial:
         """A readable description: coordinates and seed."""
         return ", ".join([*(f"{name} {value}" for name, value in self.coordinates.items()), f"seed {self.config.seed}"])
 
-    def load_result(self, folder: Path) -> dict[str, Any] | None:
+    def load_result(self, folder: Path) -> EvaluationResult | None:
         """The result of the evaluation, or None if it is not finished."""
         return _read_result(folder / self.name / self.result_filename)
 
@@ -103,17 +101,11 @@ class Trial:
         }
 
 
-def _read_result(path: Path) -> dict[str, Any] | None:
+def _read_result(path: Path) -> EvaluationResult | None:
     """A saved evaluation; None if it is missing or damaged, so that it is computed again."""
-    from manyviews.reproduce.results import METRICS
-    from manyviews.reproduce.subset_tables import check_subsets
-
     try:
-        result: dict[str, Any] = parse_json(read_text(path))
-        check_subsets(result)
-        values = [metric.extract(result) for metric in METRICS.values()]
-        return result if all(type(value) in (int, float) for group in values for value in group) else None
-    except (OSError, *MALFORMED):
+        return EvaluationResult.from_json(read_text(path))
+    except (OSError, ValueError):
         return None
 
 
@@ -151,7 +143,8 @@ def _run_locked(spec: Mapping[str, Any]) -> None:
     # Resuming raises if the existing run has another config.
     run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
     if _read_result(path / spec["file"]) is None:
-        run.save_evaluation(evaluate(Run.open(run.path), config=eval_config, device=config.device), spec["file"])
+        result = evaluate(Run.open(run.path), config=eval_config, device=config.device)
+        run.save_evaluation(result.to_json(), spec["file"])
 
 
 def main() -> None:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -23,7 +22,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import yaml
@@ -183,8 +182,8 @@ class RunDirectory:
         write_atomic(self.path / HEAD_FILE, serialize_module(model.head))
         write_atomic(self.path / ENCODER_FILE, serialize_module(model.encoder, encoder_config))
 
-    def save_evaluation(self, result: dict[str, Any], file: str = EVALUATION_FILE) -> None:
-        write_atomic(self.path / file, json.dumps(result, indent=2, allow_nan=False) + "\n")
+    def save_evaluation(self, text: str, file: str = EVALUATION_FILE) -> None:
+        write_atomic(self.path / file, text)
 
 
 def _is_run(path: Path) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,16 @@ class DivergedError(ValueError):
     """The loss became NaN or infinite."""
 
 
+class Evaluation(Protocol):
+    """The part of an evaluation's result that a training logs and saves."""
+
+    @property
+    def skipped_reason(self) -> str: ...
+    @property
+    def better_baselines(self) -> tuple[str, ...]: ...
+    def to_json(self) -> str: ...
+
+
 class Trainer:
     """The state of one training: model, loss, optimizer, step, and the files of its run."""
 
@@ -55,7 +65,7 @@ class Trainer:
         loss: AnyLoss,
         fabric: Fabric,
         console: RunLogger,
-        evaluate: Callable[[AnyModel], dict[str, Any]] | None = None,
+        evaluate: Callable[[AnyModel], Evaluation] | None = None,
         epochs_before: int | None = None,
     ) -> None:
         """Set up the model, the optimizer and the files, and restore the newest checkpoint.
@@ -398,7 +408,7 @@ class Trainer:
         if self.metrics:
             self.metrics.flush()
 
-    def evaluate(self, evaluate_model: Callable[[AnyModel], dict[str, Any]], stopped: int) -> None:
+    def evaluate(self, evaluate_model: Callable[[AnyModel], Evaluation], stopped: int) -> None:
         """Evaluate and save the result, on rank 0 only: it may take longer than the timeout of the other ranks."""
         message = (
             f"training finished and the encoder is saved, but the evaluation was interrupted. {self.how_to_resume}"
@@ -409,13 +419,13 @@ class Trainer:
         try:
             with self.console.pause_progress():
                 result = evaluate_model(self.model)
-            if "why" in result:
-                self.console.info(result["why"])
-            for line in result["better_baselines"]:
+            if result.skipped_reason:
+                self.console.info(result.skipped_reason)
+            for line in result.better_baselines:
                 self.console.log_to_file(line)
 
             def write() -> None:
-                self.run.save_evaluation(result)
+                self.run.save_evaluation(result.to_json())
 
             if failure := self.try_write(write):
                 self.retry_until_written(write, failure)

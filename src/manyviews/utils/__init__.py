@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from manyviews.utils.progress import LOG_EVERY_SECONDS, format_duration, hide_progress, track
     from manyviews.utils.rng import EVAL_EPOCH, draw_permutation, draw_uniform, hash_key
     from manyviews.utils.stderr import STDERR, print_stderr
+    from manyviews.utils.table import Cell, Row, Table
     from manyviews.utils.text import (
         decode_file_name,
         describe_type,
         encode_file_name,
         escape_control_characters,
         escape_surrogates,
+        format_mean_std,
         suggest,
     )
     from manyviews.utils.untrusted import MALFORMED, check_regular, open_regular, parse_json, parse_yaml, read_text
@@ -74,12 +76,18 @@ _MODULES = {
         "STDERR",
         "print_stderr",
     ),
+    "table": (
+        "Cell",
+        "Row",
+        "Table",
+    ),
     "text": (
         "decode_file_name",
         "describe_type",
         "encode_file_name",
         "escape_control_characters",
         "escape_surrogates",
+        "format_mean_std",
         "suggest",
     ),
     "untrusted": (
@@ -106,7 +114,10 @@ __all__ = [
     "STDERR",
     "Budget",
     "BudgetError",
+    "Cell",
     "Device",
+    "Row",
+    "Table",
     "atomic_path",
     "check_finite",
     "check_labels",
@@ -123,6 +134,7 @@ __all__ = [
     "exclusive_lock",
     "exit_with_parent",
     "format_duration",
+    "format_mean_std",
     "fsync_directory",
     "hash_key",
     "hide_progress",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+import statistics
+from collections.abc import Collection, Sequence
 
 
 def suggest(name: str, valid: Collection[str]) -> str:
@@ -20,6 +21,18 @@ def suggest(name: str, valid: Collection[str]) -> str:
     """
     matches = difflib.get_close_matches(str(name), list(valid), n=3, cutoff=0.5)
     return f": did you mean {' or '.join(matches)}?" if matches else f". There are {', '.join(sorted(valid))}"
+
+
+def format_mean_std(values: Sequence[float], digits: int = 1, percent: bool = False) -> str:
+    """Format the mean of values and, if there are several, their standard deviation.
+
+    Examples:
+        >>> format_mean_std([75.0, 75.8]), format_mean_std([0.754], percent=True), format_mean_std([0.9, 1.0], 3)
+        ('75.4 ± 0.6', '75.4%', '0.950 ± 0.071')
+    """
+    factor, sign = (100, "%") if percent else (1, "")
+    mean = f"{factor * statistics.fmean(values):.{digits}f}{sign}"
+    return mean if len(values) < 2 else f"{mean} ± {factor * statistics.stdev(values):.{digits}f}"
 
 
 _SURROGATES = "\ud800-\udfff"

@@ -1,4 +1,4 @@
-"""Tables as files: every number as .csv, formatted tables as Markdown and LaTeX."""
+"""Tables of results: one for each metric, the claims, and every number as CSV."""
 
 from __future__ import annotations
 
@@ -6,72 +6,12 @@ import csv
 import io
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from manyviews.reproduce.claims import Claim
 from manyviews.reproduce.experiments import Experiment
 from manyviews.reproduce.results import METRICS, Results
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, a header, and rows of text."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def markdown(self) -> str:
-        """As Markdown, below its title.
-
-        Examples:
-            >>> print(Table("Accuracy", ("a", "b"), (("1", "2"),)).markdown())
-            **Accuracy**
-            <BLANKLINE>
-            | a | b |
-            |---|---|
-            | 1 | 2 |
-        """
-        lines = ["| " + " | ".join(_format_cell(text) for text in row) + " |" for row in (self.header, *self.rows)]
-        return "\n".join([f"**{self.title}**", "", lines[0], "|" + "---|" * len(self.header), *lines[1:]])
-
-    def latex(self) -> str:
-        """As LaTeX, for the package booktabs."""
-        body = [" & ".join(_escape_tex(text) for text in row) + r" \\" for row in (self.header, *self.rows)]
-        columns = "l" + "r" * (len(self.header) - 1)
-        return "\n".join(
-            [
-                r"\begin{table}",
-                r"\centering",
-                rf"\caption{{{_escape_tex(self.title)}}}",
-                rf"\begin{{tabular}}{{{columns}}}",
-                r"\toprule",
-                body[0],
-                r"\midrule",
-                *body[1:],
-                r"\bottomrule",
-                r"\end{tabular}",
-                r"\end{table}",
-                "",
-            ]
-        )
-
-    def csv(self) -> str:
-        """As comma-separated values."""
-        buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerows((self.header, *self.rows))
-        return buffer.getvalue()
-
-
-def _format_cell(text: str) -> str:
-    return " ".join(text.replace("|", r"\|").replace("<", "&lt;").split())
-
-
-def _escape_tex(text: str) -> str:
-    escapes = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$"}
-    escapes |= {sign: "\\" + sign for sign in "&%$#_{}"}
-    return "".join(escapes.get(sign, sign) for sign in " ".join(text.split()))
+from manyviews.utils import Table
 
 
 def make_pivot_tables(experiment: Experiment, results: Results, paper: bool) -> Iterator[Table]:
@@ -91,9 +31,9 @@ def make_pivot_tables(experiment: Experiment, results: Results, paper: bool) -> 
             paper_value = experiment.get_paper_value(coords, name) if paper else None
             rows.setdefault(row, {})[column] = f"{text} ({paper_value:g})" if text and paper_value is not None else text
         titles = [", ".join(_make_column_title(experiment.columns, column)) or metric.name for column in columns]
-        body = tuple((*row, *(cells.get(column, "") for column in columns)) for row, cells in rows.items())
+        body = [(*row, *(cells.get(column, "") for column in columns)) for row, cells in rows.items()]
         title = metric.name + (" (the paper's in brackets)" if paper else "")
-        yield Table(title, (*experiment.rows, *titles), body)
+        yield Table.from_texts(title, (*experiment.rows, *titles), body)
 
 
 def _make_column_title(parts: Sequence[str], values: Sequence[str]) -> list[str]:
@@ -108,10 +48,10 @@ def _make_column_title(parts: Sequence[str], values: Sequence[str]) -> list[str]
 
 
 def make_claims_table(claims: Sequence[Claim]) -> Table:
-    return Table(
+    return Table.from_texts(
         "The paper's claims, and whether they held here",
         ("claim", "verdict", "decided by", "numbers"),
-        tuple((claim.text, claim.verdict, claim.basis, claim.evidence) for claim in claims),
+        [(claim.text, claim.verdict, claim.basis, claim.evidence) for claim in claims],
     )
 
 

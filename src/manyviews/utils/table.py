@@ -1,0 +1,121 @@
+"""`Table`: one table, rendered as terminal text, Markdown, LaTeX and CSV (the report renders it as HTML)."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from manyviews.utils.text import escape_control_characters
+
+TEX_ESCAPES = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$"}
+TEX_ESCAPES |= {sign: "\\" + sign for sign in "&%$#_{}"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A text; the report can add a bar for a fraction, or a shaded background."""
+
+    text: str = ""
+    fraction: float | None = None
+    shade_level: int | None = None
+    """From 0 to 10; -1 for an empty cell of a matrix."""
+    subtext: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.text}\n{self.subtext}" if self.subtext else self.text
+
+
+@dataclass(frozen=True)
+class Row:
+    """The name of a row, and its other cells."""
+
+    name: str
+    cells: Sequence[Cell]
+    highlight: bool = False
+    run_index: int | None = None
+    """The run that the row is about: selects its color in the report."""
+    subtext: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells below a header; the first column contains the rows' names.
+
+    Examples:
+        >>> print(Table.from_texts("Accuracy", ("loss", "2 views"), [("pvc", "41.9 ± 0.2")]).to_markdown())
+        **Accuracy**
+        <BLANKLINE>
+        | loss | 2 views |
+        |---|---|
+        | pvc | 41.9 ± 0.2 |
+    """
+
+    title: str
+    header: Sequence[str]
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def from_texts(cls, title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+        return cls(title, header, [Row(name, [Cell(text) for text in texts]) for name, *texts in rows])
+
+    def list_texts(self) -> list[list[str]]:
+        """Return the rows as texts; explanations of the rows become a last column."""
+        has_subtext = any(row.subtext for row in self.rows)
+        return [[row.name, *map(str, row.cells), *([row.subtext] if has_subtext else [])] for row in self.rows]
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, below its title."""
+        lines = ["| " + " | ".join(map(_escape_markdown, row)) + " |" for row in (self.header, *self.list_texts())]
+        return "\n".join([f"**{self.title}**", "", lines[0], "|" + "---|" * len(self.header), *lines[1:]])
+
+    def to_latex(self) -> str:
+        """Return the table as LaTeX, for the package booktabs."""
+        head, *body = [" & ".join(map(_escape_tex, row)) + r" \\" for row in (self.header, *self.list_texts())]
+        start = [r"\begin{table}", r"\centering", rf"\caption{{{_escape_tex(self.title)}}}"]
+        start += [rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\toprule", head, r"\midrule"]
+        return "\n".join([*start, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+    def to_csv(self) -> str:
+        """Return the table as comma-separated values."""
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows((self.header, *self.list_texts()))
+        return buffer.getvalue()
+
+    def print(self) -> None:
+        """Print the table to the terminal as literal text: names of data and modalities are untrusted.
+
+        Columns of numbers are right-aligned. A table wider than the terminal is not truncated.
+        """
+        from rich import box
+        from rich.console import Console
+        from rich.table import Table as TerminalTable
+        from rich.text import Text
+
+        texts = [[_escape_lines(text) for text in row] for row in self.list_texts()]
+        title, console = Text(_escape_lines(self.title)) if self.title else None, Console()
+        table = TerminalTable(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
+        for i in range(max(map(len, [self.header, *texts]))):
+            is_numeric = all(row[i][:1] in "0123456789+-\N{EN DASH}·" for row in texts)
+            heading = Text(_escape_lines(self.header[i]) if i < len(self.header) else "")
+            table.add_column(heading, justify="right" if i and is_numeric else "left")
+        for row in texts:
+            table.add_row(*map(Text, row))
+        width = console.measure(table, options=console.options.update(max_width=500)).maximum
+        Console(width=max(console.width, width)).print(table)
+        for note in self.notes:
+            print(_escape_lines(note), flush=True)
+
+
+def _escape_lines(text: str) -> str:
+    return "\n".join(map(escape_control_characters, text.split("\n")))
+
+
+def _escape_markdown(text: str) -> str:
+    return " ".join(text.replace("|", r"\|").replace("<", "&lt;").split())
+
+
+def _escape_tex(text: str) -> str:
+    return "".join(TEX_ESCAPES.get(sign, sign) for sign in " ".join(text.split()))
