@@ -6,6 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,23 +33,15 @@ LEARNING_RATES = (1e-5, 5e-5, 1e-4)
 MAIN_LOSSES = ("pwe", "avg", "pvc", "mv-infonce", "mv-dhel")
 ALL_LOSSES = (*MAIN_LOSSES, "mv-cl1", "mv-cl2")
 
-_SMOKE = Config(
-    data="digits", max_instances=160, monitor_size=0, image_size=8, width_mult=0.125, embed_dim=16, epochs=1,
-    batch_size=32, cpu_threads=1, num_workers=0, monitor_every=10**6, evaluate_at_end=False,
-)  # fmt: skip
-_LAPTOP = Config(
-    data="cifar10",
-    max_instances=10_000,
-    monitor_size=0,
-    epochs=8,
-    cpu_threads=1,
-    monitor_every=10**6,
-    evaluate_at_end=False,
-)
-_IMAGES: dict[Scale, Config] = {"smoke": _SMOKE, "laptop": _LAPTOP}
-_MODALITIES = dataclasses.replace(
-    RECIPES["multimodal"], monitor_size=0, cpu_threads=1, monitor_every=10**6, evaluate_at_end=False
-)
+_MINIMAL: dict[str, Any] = {"monitor_size": 0, "cpu_threads": 1, "monitor_every": 10**6, "evaluate_at_end": False}
+_IMAGES: dict[Scale, Config] = {
+    "smoke": Config(
+        data="digits", max_instances=160, image_size=8, width_mult=0.125, embed_dim=16, epochs=1, batch_size=32,
+        num_workers=0, **_MINIMAL,
+    ),
+    "laptop": Config(data="cifar10", max_instances=10_000, epochs=8, **_MINIMAL),
+}  # fmt: skip
+_MODALITIES = dataclasses.replace(RECIPES["multimodal"], **_MINIMAL)
 
 
 @dataclass(frozen=True)
@@ -135,19 +128,13 @@ class ReproduceOptions:
     @property
     def matches_paper(self) -> bool:
         """Whether the setting is that of the paper's tables, so that its values are comparable."""
-        return (
-            self.scale == "paper"
-            and self.released_variant
-            and self.max_instances is None
-            and self.epochs is None
-            and not self.missing_rate
-        )
+        is_reduced = self.max_instances is not None or self.epochs is not None or self.missing_rate
+        return self.scale == "paper" and self.released_variant and not is_reduced
 
     def apply(self, config: Config) -> Config:
-        changes: dict[str, Any] = {"released_variant": self.released_variant}
-        changes |= {} if self.max_instances is None else {"max_instances": self.max_instances}
-        changes |= {} if self.epochs is None else {"epochs": self.epochs}
-        config = dataclasses.replace(config, **changes)
+        limits = {name: getattr(self, name) for name in ("max_instances", "epochs")}
+        changes = {name: value for name, value in limits.items() if value is not None}
+        config = dataclasses.replace(config, released_variant=self.released_variant, **changes)
         return config if config.max_instances is None else dataclasses.replace(config, subset="first")
 
 
@@ -182,24 +169,30 @@ def add_seeds(
 
 
 def make_image_trials(
-    options: ReproduceOptions, losses: Sequence[str], views: Sequence[int], default: Sequence[str], **changes: Any
+    options: ReproduceOptions,
+    losses: Sequence[str],
+    views: Sequence[int],
+    default: Sequence[str],
+    batch_sizes: Sequence[int] = (),
+    **changes: Any,
 ) -> Iterator[Trial]:
-    """Trials for each data set, loss and number of views; a batch size in `changes` becomes a coordinate."""
+    """Trials for each batch size, data set, loss and number of views; `batch_sizes` become a coordinate."""
     paper_scale = options.scale == "paper"
     eval_config = EvaluationConfig(label_fractions=(), baselines=False)
     if paper_scale:
         eval_config = dataclasses.replace(eval_config, probe_solver="sgd", knn_k=PAPER_K)
-    for name, path in options.resolve_datasets(default if paper_scale else [_IMAGES[options.scale].data]):
+    datasets = options.resolve_datasets(default if paper_scale else [_IMAGES[options.scale].data])
+    losses, views = options.select_losses(losses), options.select_view_counts(views)
+    sizes: Sequence[int | None] = batch_sizes or (None,)
+    for batch_size, (name, path), loss, count in product(sizes, datasets, losses, views):
         base = RECIPES.get(name, RECIPES["cifar10"]) if paper_scale else _IMAGES[options.scale]
-        for loss in options.select_losses(losses):
-            loss_name = get_loss_name(loss, options.released_variant)
-            for count in options.select_view_counts(views):
-                config = dataclasses.replace(
-                    base, data=path, loss=loss_name, views=count, evaluate_at_end=False, **changes
-                )
-                coords: dict[str, Any] = {"data": name, "loss": loss, "views": count}
-                coords |= {"batch": config.batch_size} if "batch_size" in changes else {}
-                yield from add_seeds(options.apply(config), eval_config, options, **coords)
+        batch: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
+        loss_name = get_loss_name(loss, options.released_variant)
+        config = dataclasses.replace(
+            base, data=path, loss=loss_name, views=count, evaluate_at_end=False, **batch, **changes
+        )
+        coords = {"data": name, "loss": loss, "views": count, **({"batch": batch_size} if batch_size else {})}
+        yield from add_seeds(options.apply(config), eval_config, options, **coords)
 
 
 def make_multimodal_trials(options: ReproduceOptions, losses: Sequence[str]) -> Iterator[Trial]:
@@ -222,44 +215,35 @@ def make_multimodal_trials(options: ReproduceOptions, losses: Sequence[str]) -> 
             yield from add_seeds(options.apply(config), eval_config, options, data=name, loss=loss)
 
 
-VIEWS = tuple(range(2, 9))
-SMOKE_VIEWS = (2, 3)
+CIFAR = ("cifar10", "cifar100")
 
 
-def _get_view_counts(options: ReproduceOptions, views: Sequence[int]) -> Sequence[int]:
-    return SMOKE_VIEWS if options.scale == "smoke" else views
+def _get_view_counts(options: ReproduceOptions, views: Sequence[int] = tuple(range(2, 9))) -> Sequence[int]:
+    return (2, 3) if options.scale == "smoke" else views
 
 
-def _make_table_experiment(options: ReproduceOptions) -> Iterator[Trial]:
+def _make_main_trials(options: ReproduceOptions) -> Iterator[Trial]:
     return make_image_trials(options, MAIN_LOSSES, _get_view_counts(options, (2, 3, 4)), paper_values.DATA)
 
 
 def _make_view_trials(options: ReproduceOptions) -> Iterator[Trial]:
-    changes = {"batch_size": 128} if options.scale == "paper" else {}
-    for trial in make_image_trials(
-        options, MAIN_LOSSES, _get_view_counts(options, VIEWS), ("cifar10", "cifar100"), **changes
-    ):
-        yield dataclasses.replace(trial, coordinates={k: v for k, v in trial.coordinates.items() if k != "batch"})
+    changes: dict[str, Any] = {"batch_size": 128} if options.scale == "paper" else {}
+    return make_image_trials(options, MAIN_LOSSES, _get_view_counts(options), CIFAR, **changes)
 
 
 def _make_batch_trials(options: ReproduceOptions) -> Iterator[Trial]:
-    for batch in (16, 32) if options.scale == "smoke" else (32, 64, 128, 256):
-        yield from make_image_trials(options, MAIN_LOSSES, (4,), ("cifar10", "cifar100"), batch_size=batch)
+    sizes = (16, 32) if options.scale == "smoke" else (32, 64, 128, 256)
+    return make_image_trials(options, MAIN_LOSSES, (4,), CIFAR, sizes)
 
 
 def _make_memory_trials(options: ReproduceOptions) -> Iterator[Trial]:
-    for batch in (16, 32) if options.scale == "smoke" else (64, 128, 256):
-        yield from make_image_trials(
-            options, ("mv-dhel",), (4,), ("cifar10", "cifar100", "imagenet100"), batch_size=batch
-        )
+    sizes = (16, 32) if options.scale == "smoke" else (64, 128, 256)
+    return make_image_trials(options, ("mv-dhel",), (4,), (*CIFAR, "imagenet100"), sizes)
 
 
 def _make_fixed_trials(options: ReproduceOptions) -> Iterator[Trial]:
-    changes = {"batch_size": 64 if options.scale == "smoke" else 256, "batch_counts_views": True}
-    for trial in make_image_trials(
-        options, MAIN_LOSSES, _get_view_counts(options, VIEWS), ("cifar10", "cifar100"), **changes
-    ):
-        yield dataclasses.replace(trial, coordinates={k: v for k, v in trial.coordinates.items() if k != "batch"})
+    changes: dict[str, Any] = {"batch_size": 64 if options.scale == "smoke" else 256, "batch_counts_views": True}
+    return make_image_trials(options, MAIN_LOSSES, _get_view_counts(options), CIFAR, **changes)
 
 
 def _make_other_trials(options: ReproduceOptions) -> Iterator[Trial]:
@@ -363,12 +347,12 @@ def _get_other_paper_value(coords: Mapping[str, Any], metric: str) -> Any:
 EXPERIMENTS: dict[str, Experiment] = {
     "table1": Experiment(
         "linear-probe accuracy by loss, views and data set",
-        _make_table_experiment, ("linear",), ("data", "loss"), ("views",), _make_table_claims("linear"),
+        _make_main_trials, ("linear",), ("data", "loss"), ("views",), _make_table_claims("linear"),
         paper_values.get_linear_value,
     ),
     "knn": Experiment(
         "kNN accuracy of the same runs",
-        _make_table_experiment, ("knn", "knn_k"), ("data", "loss"), ("views",), _make_table_claims("knn"),
+        _make_main_trials, ("knn", "knn_k"), ("data", "loss"), ("views",), _make_table_claims("knn"),
         paper_values.get_knn_value,
     ),
     "views": Experiment(
