@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         encode_file_name,
         escape_control_characters,
         escape_surrogates,
+        format_mean_std,
         suggest,
     )
     from manyviews.utils.untrusted import MALFORMED, check_regular, open_regular, parse_json, parse_yaml, read_text
@@ -80,6 +81,7 @@ _MODULES = {
         "encode_file_name",
         "escape_control_characters",
         "escape_surrogates",
+        "format_mean_std",
         "suggest",
     ),
     "untrusted": (
@@ -123,6 +125,7 @@ __all__ = [
     "exclusive_lock",
     "exit_with_parent",
     "format_duration",
+    "format_mean_std",
     "fsync_directory",
     "hash_key",
     "hide_progress",
