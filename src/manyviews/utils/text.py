@@ -27,8 +27,8 @@ def format_mean_std(values: Sequence[float], digits: int = 1, percent: bool = Fa
     """Format the mean and the sample standard deviation of values; a single value has no deviation.
 
     Examples:
-        >>> format_mean_std([74.8, 76.0]), format_mean_std([0.748, 0.76], percent=True), format_mean_std([2.0], digits=3)
-        ('75.4 ± 0.8', '75.4% ± 0.8', '2.000')
+        >>> format_mean_std([74.8, 76.0]), format_mean_std([0.748, 0.76], percent=True), format_mean_std([2.0])
+        ('75.4 ± 0.8', '75.4% ± 0.8', '2.0')
     """
     scale = 100 if percent else 1
     mean = f"{scale * statistics.mean(values):.{digits}f}{'%' if percent else ''}"
