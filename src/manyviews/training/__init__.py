@@ -34,8 +34,6 @@ from manyviews.training.run_directory import RunDirectory as RunDirectory
 from manyviews.training.run_directory import check_output as check_output
 from manyviews.training.run_directory import collect_provenance as collect_provenance
 from manyviews.training.run_directory import read_provenance as read_provenance
-from manyviews.training.run_logger import RunLogger as RunLogger
-from manyviews.training.run_logger import capture_warnings as capture_warnings
 from manyviews.training.signals import SignalCatcher as SignalCatcher
 from manyviews.training.signals import TrainingInterrupted as TrainingInterrupted
 from manyviews.training.sync_batch_norm import CPUSyncBatchNorm as CPUSyncBatchNorm
