@@ -44,7 +44,7 @@ from manyviews.runs import Run, load_encoder
 from manyviews.training import Config, ConfigError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
 from manyviews.utils import check_regular, open_regular, read_text
-from manyviews.utils.budget import MIN_BUDGET_BYTES
+from manyviews.utils.untrusted import MIN_BUDGET_BYTES
 from tests.helpers.tiny_run import flags, folder_of_images
 
 SOURCE = Path(manyviews.__file__).parent

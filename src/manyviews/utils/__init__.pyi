@@ -1,6 +1,3 @@
-from manyviews.utils.budget import Budget as Budget
-from manyviews.utils.budget import BudgetError as BudgetError
-from manyviews.utils.budget import memory_share as memory_share
 from manyviews.utils.devices import Device as Device
 from manyviews.utils.devices import choose_threads as choose_threads
 from manyviews.utils.devices import limit_threads as limit_threads
@@ -38,7 +35,10 @@ from manyviews.utils.text import escape_surrogates as escape_surrogates
 from manyviews.utils.text import format_mean_std as format_mean_std
 from manyviews.utils.text import suggest as suggest
 from manyviews.utils.untrusted import MALFORMED as MALFORMED
+from manyviews.utils.untrusted import Budget as Budget
+from manyviews.utils.untrusted import BudgetError as BudgetError
 from manyviews.utils.untrusted import check_regular as check_regular
+from manyviews.utils.untrusted import memory_share as memory_share
 from manyviews.utils.untrusted import open_regular as open_regular
 from manyviews.utils.untrusted import parse_json as parse_json
 from manyviews.utils.untrusted import parse_yaml as parse_yaml

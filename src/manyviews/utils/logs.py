@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 from manyviews.utils.text import escape_control_characters
 from manyviews.utils.untrusted import read_text
@@ -149,38 +149,30 @@ class LogEntry(NamedTuple):
 
 
 def read_log(path: Path) -> list[LogEntry]:
-    """Read the entries of a log.txt; lines of another format are left out.
-
-    Raises:
-        OSError: the file does not exist or is not regular.
-        ValueError: it is too large.
-    """
+    """Read the entries of a log.txt; lines of another format are left out."""
     matches = map(_LINE.fullmatch, read_text(path, errors="replace").splitlines())
     return [LogEntry(match["time"], match["level"].strip(), match["message"]) for match in matches if match]
 
 
-class _BestEffortStderr:
+class _BestEffortStderr(io.TextIOBase):
     """The current sys.stderr as a file for rich; a closed pipe, a full disk or a lost terminal drops the output."""
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):  # ValueError: stderr is closed
-            self._stream().write(text)
+            self._get_stream().write(text)
         return len(text)
 
     def flush(self) -> None:
         with suppress(OSError, ValueError):
-            self._stream().flush()
+            self._get_stream().flush()
 
     def isatty(self) -> bool:
         with suppress(ValueError):
-            return bool(self._stream().isatty())
+            return self._get_stream().isatty()
         return False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream(), name)
-
     @staticmethod
-    def _stream() -> Any:
+    def _get_stream() -> IO[str]:
         # While rich shows a bar, sys.stderr is a proxy that writes to this file.
         return getattr(sys.stderr, "rich_proxied_file", sys.stderr) or io.StringIO()
 
