@@ -60,6 +60,18 @@ def test_quiet_prints_nothing_and_other_ranks_log_nothing(tmp_path: Path, capsys
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_training_of_a_command_has_its_console(quiet: bool, capsys: pytest.CaptureFixture) -> None:
+    with handle_logs(ConsoleHandler("manyviews: ")):
+        with log_training(is_rank_zero=True, quiet=quiet):
+            logger.warning("inside")
+            warnings.warn("inside", stacklevel=1)
+        logger.warning("after")
+        warnings.warn("after", stacklevel=1)
+    expected = [*([] if quiet else ["inside", "inside"]), "after", "after"]
+    assert capsys.readouterr().err.splitlines() == [f"manyviews: warning: {text}" for text in expected]
+
+
 def test_an_error_is_logged_and_raised(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(KeyError), log_training(is_rank_zero=True, quiet=False) as log:  # noqa: PT012
         log.open(tmp_path / "log.txt")

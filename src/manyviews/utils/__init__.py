@@ -1,7 +1,4 @@
-"""Low-level helpers, which do not import any other package of manyviews.
-
-Modules are imported lazily, when one of their names is first used, so that the command line starts without torch.
-"""
+"""Low-level helpers, which do not import any other package of manyviews; their modules are imported on first use."""
 
 from manyviews.utils.lazy import attach_stub
 

@@ -32,14 +32,10 @@ VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def choose_threads(processes: int = 1, *, small: bool = False) -> int:
-    """Choose the number of CPU threads per process.
+    """Choose the number of CPU threads of each of several processes that share the CPUs.
 
-    Args:
-        processes: number of processes that share the CPUs.
-        small: whether the encoders are so small that several threads are slower than one.
-
-    Returns:
-        1 for small encoders, else the CPUs per process, at most OMP_NUM_THREADS and MKL_NUM_THREADS.
+    It is 1 for encoders so small that several threads are slower than one, and else at most OMP_NUM_THREADS and
+    MKL_NUM_THREADS.
     """
     if small:
         return 1

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -99,9 +99,10 @@ def _get_text(record: logging.LogRecord) -> str:
 
 @contextmanager
 def handle_logs(*handlers: logging.Handler) -> Iterator[None]:
-    """Pass records of the library and Python warnings to these handlers within the context."""
+    """Pass records of the library and Python warnings to these handlers, and not to former console handlers."""
     if handlers and logger.propagate:
         handlers = (*handlers, _RootHandler(logger.level))
+    consoles = _list_consoles()
     loggers = [(log, log.level, log.propagate) for log in (logger, logging.getLogger("py.warnings"))]
     show = warnings.showwarning
     logging.captureWarnings(True)
@@ -110,29 +111,38 @@ def handle_logs(*handlers: logging.Handler) -> Iterator[None]:
         for log, _, _ in loggers:
             log.setLevel(logging.INFO)
             log.propagate = False
-            for handler in handlers:
-                log.addHandler(handler)
+            _replace_handlers(log, consoles, handlers)
         yield
     finally:
         for log, level, propagate in loggers:
             log.setLevel(level)
             log.propagate = propagate
-            for handler in handlers:
-                log.removeHandler(handler)
+            _replace_handlers(log, handlers, consoles)
         if not is_captured_before:
             logging.captureWarnings(False)
 
 
+def _list_consoles() -> list[logging.Handler]:
+    return [handler for handler in logger.handlers if isinstance(handler, ConsoleHandler)]
+
+
+def _replace_handlers(log: logging.Logger, old: Iterable[logging.Handler], new: Iterable[logging.Handler]) -> None:
+    for handler in old:
+        log.removeHandler(handler)
+    for handler in new:
+        log.addHandler(handler)
+
+
 @contextmanager
 def log_training(is_rank_zero: bool, quiet: bool) -> Iterator[LogFileHandler]:
-    """Log to stderr, unless `quiet` is true or the logger has handlers already, and to the file once it is opened.
+    """Log to stderr, unless `quiet` is true or the user gave the logger handlers, and to the file once it is opened.
 
     An exception is logged to the file and raised.
     """
     file = LogFileHandler()
-    is_shown = not quiet and all(isinstance(handler, logging.NullHandler) for handler in logger.handlers)
-    handlers = [*([ConsoleHandler()] if is_shown else []), file]
-    with handle_logs(*(handlers if is_rank_zero else [])):
+    is_configured = not all(isinstance(handler, logging.NullHandler) for handler in logger.handlers)
+    consoles = [] if quiet else _list_consoles() if is_configured else [ConsoleHandler()]
+    with handle_logs(*((*consoles, file) if is_rank_zero else ())):
         try:
             yield file
         except BaseException as error:

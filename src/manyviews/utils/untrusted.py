@@ -22,8 +22,6 @@ MAX_EXPANSION = 200
 """Max ratio of memory to file size."""
 MIN_BUDGET_BYTES = 2**28
 """Memory that is allowed for any file, regardless of its size."""
-UNKNOWN_MEMORY_BYTES = 2**33
-"""Assumed memory where the system does not report it."""
 TEXT_BYTES = 64
 """Max bytes of memory per byte of JSON, YAML or CSV."""
 MAX_YAML_BYTES = 2**17
@@ -32,14 +30,7 @@ MAX_YAML_DEPTH = 20
 MAX_YAML_NUMBER = 2**63
 """Python cannot print integers of several thousand digits."""
 
-_KINDS = {
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions raised when a parsed file has values of the wrong type, shape or range."""
 
@@ -61,7 +52,7 @@ def memory_bytes() -> int:
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):  # no such group, or no limit ("max")
             limits.append(int((Path("/sys/fs/cgroup") / name).read_text()))
-    return min(limits, default=UNKNOWN_MEMORY_BYTES)
+    return min(limits, default=2**33)  # an assumption, where the system reports nothing
 
 
 def memory_share() -> int:
@@ -96,7 +87,7 @@ def check_regular(path: Path) -> int:
     """Return the size of a regular file; raise an OSError for anything else, which may block forever when opened."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(f"{path} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'special')}, not a regular file")
+        raise OSError(f"{path} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'a device')}, not a regular file")
     return status.st_size
 
 
