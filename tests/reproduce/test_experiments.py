@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from manyviews.reproduce.table_formats import Table, format_long_csv, make_pivot_tables
 from scipy import stats
 
 from manyviews.api import train
@@ -33,7 +34,6 @@ from manyviews.reproduce.claims import (
 from manyviews.reproduce.experiments import LEARNING_RATES
 from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.run_table import select_learning_rates
-from manyviews.reproduce.table_formats import Table, format_long_csv, make_pivot_tables
 from manyviews.reproduce.trials import run_trial
 from manyviews.training import RECIPES, ConfigError, TrainingInterrupted
 from tests.helpers.tiny_multimodal import bundle

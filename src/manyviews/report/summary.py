@@ -11,7 +11,7 @@ from pathlib import Path
 from manyviews.evaluation import EvaluationResult, load_evaluation
 from manyviews.runs import Run
 from manyviews.training import CONFIG_FILE, ConfigError, read_provenance
-from manyviews.utils import read_text
+from manyviews.utils import read_log, read_text
 
 MAX_WARNINGS = 5
 
@@ -124,8 +124,8 @@ def _read_provenance(path: Path) -> dict[str, str]:
 def _read_warnings(path: Path) -> list[str]:
     """The last warnings in the log, without duplicates."""
     try:
-        lines = read_text(path / "log.txt", errors="replace").splitlines()
+        entries = read_log(path / "log.txt")
     except (OSError, ValueError):
         return []
-    messages = dict.fromkeys(line.partition("  warning: ")[2] for line in lines if "  warning: " in line)
-    return [f"Warning in training: {line}" for line in list(messages)[-MAX_WARNINGS:]]
+    messages = dict.fromkeys(entry.message for entry in entries if entry.level == "WARNING")
+    return [f"Warning in training: {message}" for message in list(messages)[-MAX_WARNINGS:]]

@@ -13,7 +13,6 @@ from manyviews.reproduce.trials import Trial
 from manyviews.runs import Run
 from manyviews.training import (
     Config,
-    RunLogger,
     Trainer,
     build_model_and_loss,
     create_fabric,
@@ -58,8 +57,8 @@ def _time_step(config: Config, data: DatasetDict) -> float:
         fabric = create_fabric(config)
         config = resolve_config(config, data, fabric.world_size)
         run = Run.create(Path(folder) / "run", config, overwrite=False)
-        with RunLogger(run.path / "log.txt", silent=True, quiet=True) as logger, limit_cpu_threads(config, data):
-            trainer = Trainer(run, data, *build_model_and_loss(config, data), fabric, logger)
+        with limit_cpu_threads(config, data):
+            trainer = Trainer(run, data, *build_model_and_loss(config, data), fabric)
             for _ in range(2):
                 start = time.perf_counter()
                 trainer.step(*next(trainer.iterate_batches(0)))

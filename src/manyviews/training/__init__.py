@@ -1,114 +1,46 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
-from manyviews.training.checkpoints import list_checkpoints
-from manyviews.training.config import (
-    DEFAULT_BATCH_SIZE,
-    EXTENSIONS_KEY,
-    PROVENANCE_KEY,
-    Config,
-    ConfigError,
-    coerce_field,
-)
-from manyviews.training.fabric import create_fabric, run_on_rank_zero
-from manyviews.training.grad_cache import grad_cache_backward
-from manyviews.training.image_task import LARGE_IMAGE_SIZE, ImageTask, build_transform, get_encoder_options
-from manyviews.training.loggers import check_loggers, check_wandb_login, read_metrics
-from manyviews.training.multimodal_task import MultimodalTask, get_training_split
-from manyviews.training.optim import LARS, parameter_groups, warmup_cosine_lr
-from manyviews.training.recipes import RECIPES, get_default_recipe, get_recipe
-from manyviews.training.resolve import (
-    AUTO_FIELDS,
-    build_model_and_loss,
-    has_small_modalities,
-    limit_cpu_threads,
-    resolve_config,
-    with_absolute_paths,
-)
-from manyviews.training.run_directory import (
-    CONFIG_FILE,
-    CONFIG_HEADER,
-    ENCODER_FILE,
-    EVALUATION_FILE,
-    HEAD_FILE,
-    RESULT_PATTERNS,
-    Extension,
-    RunDirectory,
-    check_output,
-    collect_provenance,
-    read_provenance,
-    remove_leftovers,
-)
-from manyviews.training.run_logger import RunLogger, capture_warnings
-from manyviews.training.signals import SignalCatcher, TrainingInterrupted
-from manyviews.training.sync_batch_norm import CPUSyncBatchNorm, convert_sync_batch_norm
-from manyviews.training.task import (
-    AnyLoss,
-    AnyModel,
-    TrainingTask,
-    choose_monitor_size,
-    limit_instances,
-    load_data,
-    split_monitored,
-)
-from manyviews.training.trainer import DivergedError, Trainer
-
-__all__ = [
-    "AUTO_FIELDS",
-    "CONFIG_FILE",
-    "CONFIG_HEADER",
-    "DEFAULT_BATCH_SIZE",
-    "ENCODER_FILE",
-    "EVALUATION_FILE",
-    "EXTENSIONS_KEY",
-    "HEAD_FILE",
-    "LARGE_IMAGE_SIZE",
-    "LARS",
-    "PROVENANCE_KEY",
-    "RECIPES",
-    "RESULT_PATTERNS",
-    "AnyLoss",
-    "AnyModel",
-    "CPUSyncBatchNorm",
-    "Config",
-    "ConfigError",
-    "DivergedError",
-    "Extension",
-    "ImageTask",
-    "MultimodalTask",
-    "RunDirectory",
-    "RunLogger",
-    "SignalCatcher",
-    "Trainer",
-    "TrainingInterrupted",
-    "TrainingTask",
-    "build_model_and_loss",
-    "build_transform",
-    "capture_warnings",
-    "check_loggers",
-    "check_output",
-    "check_wandb_login",
-    "choose_monitor_size",
-    "coerce_field",
-    "collect_provenance",
-    "convert_sync_batch_norm",
-    "create_fabric",
-    "get_default_recipe",
-    "get_encoder_options",
-    "get_recipe",
-    "get_training_split",
-    "grad_cache_backward",
-    "has_small_modalities",
-    "limit_cpu_threads",
-    "limit_instances",
-    "list_checkpoints",
-    "load_data",
-    "parameter_groups",
-    "read_metrics",
-    "read_provenance",
-    "remove_leftovers",
-    "resolve_config",
-    "run_on_rank_zero",
-    "split_monitored",
-    "warmup_cosine_lr",
-    "with_absolute_paths",
-]
+from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
+from manyviews.training.config import Config as Config
+from manyviews.training.config import ConfigError as ConfigError
+from manyviews.training.config import coerce_field as coerce_field
+from manyviews.training.fabric import create_fabric as create_fabric
+from manyviews.training.fabric import run_on_rank_zero as run_on_rank_zero
+from manyviews.training.grad_cache import grad_cache_backward as grad_cache_backward
+from manyviews.training.image_task import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
+from manyviews.training.image_task import ImageTask as ImageTask
+from manyviews.training.image_task import build_transform as build_transform
+from manyviews.training.loggers import check_loggers as check_loggers
+from manyviews.training.loggers import check_wandb_login as check_wandb_login
+from manyviews.training.loggers import read_metrics as read_metrics
+from manyviews.training.multimodal_task import get_training_split as get_training_split
+from manyviews.training.optim import LARS as LARS
+from manyviews.training.optim import parameter_groups as parameter_groups
+from manyviews.training.optim import warmup_cosine_lr as warmup_cosine_lr
+from manyviews.training.recipes import RECIPES as RECIPES
+from manyviews.training.recipes import get_default_recipe as get_default_recipe
+from manyviews.training.recipes import get_recipe as get_recipe
+from manyviews.training.resolve import AUTO_FIELDS as AUTO_FIELDS
+from manyviews.training.resolve import build_model_and_loss as build_model_and_loss
+from manyviews.training.resolve import has_small_modalities as has_small_modalities
+from manyviews.training.resolve import limit_cpu_threads as limit_cpu_threads
+from manyviews.training.resolve import resolve_config as resolve_config
+from manyviews.training.resolve import with_absolute_paths as with_absolute_paths
+from manyviews.training.run_directory import CONFIG_FILE as CONFIG_FILE
+from manyviews.training.run_directory import EVALUATION_FILE as EVALUATION_FILE
+from manyviews.training.run_directory import HEAD_FILE as HEAD_FILE
+from manyviews.training.run_directory import Extension as Extension
+from manyviews.training.run_directory import RunDirectory as RunDirectory
+from manyviews.training.run_directory import check_output as check_output
+from manyviews.training.run_directory import collect_provenance as collect_provenance
+from manyviews.training.run_directory import read_provenance as read_provenance
+from manyviews.training.signals import SignalCatcher as SignalCatcher
+from manyviews.training.signals import TrainingInterrupted as TrainingInterrupted
+from manyviews.training.sync_batch_norm import CPUSyncBatchNorm as CPUSyncBatchNorm
+from manyviews.training.sync_batch_norm import convert_sync_batch_norm as convert_sync_batch_norm
+from manyviews.training.task import AnyModel as AnyModel
+from manyviews.training.task import limit_instances as limit_instances
+from manyviews.training.task import load_data as load_data
+from manyviews.training.task import split_monitored as split_monitored
+from manyviews.training.trainer import DivergedError as DivergedError
+from manyviews.training.trainer import Trainer as Trainer

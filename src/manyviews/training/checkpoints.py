@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from manyviews.data import check_tensor_pickle
-from manyviews.utils import Budget, check_regular, write_atomic
+from manyviews.utils import Budget, check_regular, logger, write_atomic
 
 _NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{8})\.pt")
 
@@ -83,7 +82,7 @@ def _load_if_intact(path: Path) -> dict[str, Any] | None:
     try:
         return _load(path)
     except CheckpointError as error:
-        warnings.warn(f"cannot load the checkpoint {path}: {error}; trying the previous one", stacklevel=3)
+        logger.warning(f"cannot load the checkpoint {path}: {error}; trying the previous one")
         return None
 
 

@@ -26,11 +26,11 @@ from manyviews.training.loggers import MetricsFile, make_loggers
 from manyviews.training.optim import build_optimizer, warmup_cosine_lr
 from manyviews.training.resolve import get_task
 from manyviews.training.run_directory import Extension, RunDirectory
-from manyviews.training.run_logger import RunLogger
 from manyviews.training.signals import SignalCatcher, TrainingInterrupted
+from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
 from manyviews.training.task import AnyLoss, AnyModel, get_collapse_warning
-from manyviews.utils import DISK_FULL, MALFORMED, hash_key, print_stderr
+from manyviews.utils import DISK_FULL, FILE_ONLY, MALFORMED, hash_key, logger, print_stderr
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -64,7 +64,6 @@ class Trainer:
         model: AnyModel,
         loss: AnyLoss,
         fabric: Fabric,
-        console: RunLogger,
         evaluate: Callable[[AnyModel], Evaluation] | None = None,
         epochs_before: int | None = None,
     ) -> None:
@@ -74,7 +73,7 @@ class Trainer:
         `epochs_before` is the former number of epochs of a run whose config now has another one.
         """
         config = run.config
-        self.run, self.data, self.fabric, self.config, self.console = run, data, fabric, config, console
+        self.run, self.data, self.fabric, self.config = run, data, fabric, config
         self.is_main, self.evaluate_model = fabric.is_global_zero, evaluate
 
         self.task = get_task(config)(data, config, fabric.device)
@@ -106,12 +105,12 @@ class Trainer:
         """Train from the current step to the end, then save the model and evaluate it."""
         with closing(self.metrics) if self.metrics else nullcontext():
             for line in self._make_banner():
-                self.console.info(line)
+                logger.info(line)
             if self.config.init is not None and self.step_number == 0:
                 self.save()  # then the run can be resumed without the files of its initial weights
-            self.console.start_progress(self.total_steps, self.step_number)
+            self.progress = StepProgress(self.total_steps, self.step_number)
             try:
-                with SignalCatcher() as stop:
+                with SignalCatcher() as stop, closing(self.progress):
                     for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
                         for views, index in self.iterate_batches(epoch):
                             row = self.step(views, index)
@@ -203,12 +202,12 @@ class Trainer:
                 raise self.make_divergence_error(str(error), row["step"], row["learning_rate"]) from error
             row |= metrics
             if metrics:
-                self.console.info(
+                logger.info(
                     f"step {self.step_number}, {self.task.monitored}: "
                     + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items())
                 )
             if warning := get_collapse_warning(metrics):
-                self.console.warning(warning)
+                logger.warning(warning)
         self.unflushed_rows.append(row)
         if last or self.step_number % config.log_every == 0:
             self.flush_metrics()
@@ -231,14 +230,14 @@ class Trainer:
         if not rows or self.metrics is None:
             return
         final = rows[-1]
-        self.console.log_step(
+        self.progress.log_step(
             final["step"], final["epoch"], final["loss"], final["learning_rate"], self.config.instances_per_batch
         )
         self.metrics.rows += rows
         try:
             self.metrics.flush()
         except OSError as error:
-            self.console.warning(
+            logger.warning(
                 f"cannot write {self.metrics.path}: {error}; training continues, its rows wait until the disk has space"
             )
 
@@ -259,7 +258,7 @@ class Trainer:
                 raise failure
             self.saved_step = step
         except OSError as error:
-            self.console.warning(
+            logger.warning(
                 f"cannot save a checkpoint at step {self.step_number}: {error}; training continues, the last "
                 f"checkpoint is from step {self.saved_step}"
             )
@@ -268,7 +267,7 @@ class Trainer:
         state = load_checkpoint(self.run.checkpoint_dir)
         if state is None:
             if (self.run.path / "metrics.csv").exists():
-                self.console.warning(f"{self.run.path} has no checkpoint: training starts again")
+                logger.warning(f"{self.run.path} has no checkpoint: training starts again")
             return
         try:
             self._check_same(state)
@@ -295,7 +294,7 @@ class Trainer:
         kept = [e for e in self.run.extensions if e.step <= step]
         self.run = replace(self.run, extensions=(*kept, Extension(step, before, epochs)))
         run_on_rank_zero(self.fabric, self.run.save_extension)
-        self.console.info(
+        logger.info(
             f"changing from {self.epochs_before} to {epochs} epochs: from step {step} on, the learning rate follows "
             f"the schedule of {self.total_steps} steps"
         )
@@ -311,7 +310,7 @@ class Trainer:
             if self.config.grad_cache_chunk or not self.config.sync_batch_norm:
                 names.append(f"number of ranks (was {saved['ranks']}; it affects batch norm here)")
             else:
-                self.console.warning(
+                logger.warning(
                     f"{self.run.path} resumes with {current['ranks']} ranks instead of {saved['ranks']}: "
                     "results are equal up to rounding"
                 )
@@ -379,9 +378,8 @@ class Trainer:
             f"cannot write: {failure}. The result stays in memory and is written as soon as the disk has space. "
             f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.how_to_resume}"
         )
-        self.console.warning(message)
-        if not self.console.is_shown:
-            print_stderr(message)  # shown even with quiet=True: the process waits
+        logger.warning(message, extra=FILE_ONLY)
+        print_stderr(message)  # even with quiet=True: the process waits
         with SignalCatcher() as stop:
             while not stop.signum:
                 sleep(RETRY_SECONDS)
@@ -415,14 +413,13 @@ class Trainer:
         )
         if stopped:
             raise TrainingInterrupted(message, stopped)
-        self.console.info("training finished, evaluating")
+        logger.info("training finished, evaluating")
         try:
-            with self.console.pause_progress():
-                result = evaluate_model(self.model)
+            result = evaluate_model(self.model)
             if result.skipped_reason:
-                self.console.info(result.skipped_reason)
+                logger.info(result.skipped_reason)
             for line in result.better_baselines:
-                self.console.log_to_file(line)
+                logger.info(line, extra=FILE_ONLY)
 
             def write() -> None:
                 self.run.save_evaluation(result.to_json())
@@ -436,7 +433,7 @@ class Trainer:
         except (ValueError, RuntimeError) as error:
             if is_process_lost(error):
                 raise
-            self.console.warning(f"evaluation failed: {error}")
+            logger.warning(f"evaluation failed: {error}")
 
     @property
     def how_to_resume(self) -> str:

@@ -24,15 +24,15 @@ def suggest(name: str, valid: Collection[str]) -> str:
 
 
 def format_mean_std(values: Sequence[float], digits: int = 1, percent: bool = False) -> str:
-    """Format the mean of values and, if there are several, their standard deviation.
+    """Format the mean and the sample standard deviation of values; a single value has no deviation.
 
     Examples:
-        >>> format_mean_std([75.0, 75.8]), format_mean_std([0.754], percent=True), format_mean_std([0.9, 1.0], 3)
-        ('75.4 ± 0.6', '75.4%', '0.950 ± 0.071')
+        >>> format_mean_std([74.8, 76.0]), format_mean_std([0.748, 0.76], percent=True), format_mean_std([2.0])
+        ('75.4 ± 0.8', '75.4% ± 0.8', '2.0')
     """
-    factor, sign = (100, "%") if percent else (1, "")
-    mean = f"{factor * statistics.fmean(values):.{digits}f}{sign}"
-    return mean if len(values) < 2 else f"{mean} ± {factor * statistics.stdev(values):.{digits}f}"
+    scale = 100 if percent else 1
+    mean = f"{scale * statistics.fmean(values):.{digits}f}{'%' if percent else ''}"
+    return mean if len(values) < 2 else f"{mean} ± {scale * statistics.stdev(values):.{digits}f}"
 
 
 _SURROGATES = "\ud800-\udfff"
