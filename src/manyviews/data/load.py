@@ -13,7 +13,7 @@ from manyviews.data.cifar import CIFAR_SPECS, detect_cifar, load_cifar, load_cif
 from manyviews.data.dataset import DatasetDict, DatasetError, DatasetWarning
 from manyviews.data.image_arrays import load_arrays
 from manyviews.data.image_folder import load_image_folder
-from manyviews.data.multimodal_arrays import load_matlab_views
+from manyviews.data.matlab import load_matlab_views
 from manyviews.data.sentiment_features import is_merbench, load_merbench, load_pickle
 from manyviews.utils import BudgetError, describe_type, suggest
 
