@@ -361,7 +361,7 @@ def nest_cells(depth: int) -> bytes:
     ids=["type", "type in a cell", "text", "shape of a cell", "structure", "complex", "cells", "nested cells"],
 )
 def test_a_mat_file_that_could_crash_its_reader_is_refused(tmp_path: Path, variables: bytes) -> None:
-    """scipy ends the process on some of these, and allocates gigabytes on others: they must not reach it."""
+    """Scipy ends the process on some of these, and allocates gigabytes on others: they must not reach it."""
     (tmp_path / "a.mat").write_bytes(b"MATLAB 5.0".ljust(124) + b"\0\1IM" + variables)
     with pytest.raises(DatasetError, match="expected a cell X of views and an array Y of classes, got X, Y"):
         load_dataset(tmp_path / "a.mat")
