@@ -179,7 +179,7 @@ def make_mmsa(aligned: bool) -> dict:
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_pickles_of_mmsa_are_loaded(tmp_path: Path, aligned: bool, protocol: int) -> None:
     (tmp_path / "sims.pkl").write_bytes(pickle.dumps(make_mmsa(aligned), protocol))
-    with pytest.warns(DatasetWarning, match="left out|set to 0"):
+    with pytest.warns(DatasetWarning, match="skipped|set to 0"):
         data = load_dataset(tmp_path / "sims.pkl")
     assert list(data.splits) == ["train", "valid", "test"]
     split = data["valid"]
@@ -263,10 +263,10 @@ def test_errors_of_invalid_pickles_have_the_path(tmp_path: Path) -> None:
 
 def test_lengths_that_contradict_the_steps_are_reported(tmp_path: Path) -> None:
     path = save(tmp_path, text=TEXT, audio=AUDIO, text_length=np.array([5, 5, 3, 5, 5, 5]), seed=np.int64(3))
-    with pytest.warns(DatasetWarning, match="left out"):
+    with pytest.warns(DatasetWarning, match="skipped"):
         data = load_dataset(path)
-    assert data.warnings[0] == f"{path}: seed is a single value and left out"
-    assert data.warnings[1].endswith("text: 2 steps that are not zero are outside the lengths and left out")
+    assert data.warnings[0] == f"{path}: seed is a single value and is skipped"
+    assert data.warnings[1].endswith("text: 2 steps that are not zero are outside the lengths and are skipped")
 
 
 def test_emotions_of_merbench_are_classes(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ def test_a_mat_file_without_scipy_is_an_error_with_the_install_line(
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real multimodal files are not next to this checkout")
 def test_real_multimodal_files_load() -> None:
-    with pytest.warns(DatasetWarning, match="transcript_.* is text, not numbers, and left out"):
+    with pytest.warns(DatasetWarning, match="transcript_.* is text, not numbers, and is skipped"):
         mosi = load_dataset(REAL / "cmu-mosi" / "mosi_3modal.npz")
     assert {name: tuple(features.shape) for name, features in mosi["train"].modalities.items()} == {
         "text": (1447, 100),

@@ -30,7 +30,7 @@ class DatasetError(ValueError):
 
 
 class DatasetWarning(UserWarning):
-    """Data was left out or changed when it was loaded; see `DatasetDict.warnings`."""
+    """Data was skipped or changed when it was loaded; see `DatasetDict.warnings`."""
 
 
 def get_canonical_split(name: str) -> str | None:
@@ -158,7 +158,7 @@ class DatasetDict:
     splits: Mapping[str, Dataset]
     class_names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=(), repr=False)
-    """One line for each thing that was left out or changed when the data was loaded, with the reason."""
+    """One line for each thing that was skipped or changed when the data was loaded, with the reason."""
     default_modalities: tuple[str, ...] = ()
     """Modalities that are views if none are selected; empty means all."""
     split_rule: str = ""

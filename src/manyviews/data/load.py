@@ -65,14 +65,14 @@ def load_dataset(
     raise_on_corrupt: bool = False,
     follow_symlinks: bool = False,
 ) -> DatasetDict:
-    """Load a dataset by its name or path; data that is left out or changed raises a `DatasetWarning`.
+    """Load a dataset by its name or path; data that is skipped or changed raises a `DatasetWarning`.
 
     Args:
         source: "photos" or "digits" (built in), "cifar10" or "cifar100" (downloaded once to `get_data_home()`), or a
             path: a folder of images, a CIFAR folder or archive, a .npz or .npy file of images, or multimodal features
             (.npz, .pkl, .mat, or a MERBench folder). "./photos" is a path.
         class_list: text file with the classes (subfolders) to load, one per line.
-        raise_on_corrupt: raise an error for a corrupt image, instead of leaving it out with a warning.
+        raise_on_corrupt: raise an error for a corrupt image, instead of skipping it with a warning.
         follow_symlinks: load images behind links that lead out of the folder.
 
     Raises:

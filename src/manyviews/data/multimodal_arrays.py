@@ -54,7 +54,7 @@ def make_dataset_from_arrays(arrays: Mapping[str, np.ndarray], name: str, contex
                 f"{context}: {key} does not start with a split name: expected train/..., valid/... or test/..."
             )
         if array.ndim == 0:
-            messages.append(f"{context}: {key} is a single value and left out")
+            messages.append(f"{context}: {key} is a single value and is skipped")
             continue
         raw = raws.setdefault(split, RawSplit())
         field_key = split, FIELD_ALIASES.get(entry, entry)
@@ -71,7 +71,7 @@ def make_dataset_from_arrays(arrays: Mapping[str, np.ndarray], name: str, contex
         elif modality and suffix == "mask":
             raw.masks[modality] = array
         elif array.dtype.kind in "US":
-            messages.append(f"{context}: {key} is text, not numbers, and left out")
+            messages.append(f"{context}: {key} is text, not numbers, and is skipped")
         else:
             raw.modalities[entry] = array
     return build_dataset(raws, name, context, messages)

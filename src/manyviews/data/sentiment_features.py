@@ -100,7 +100,7 @@ def _parse_split(part: dict[str, Any], context: str, size: int, messages: list[s
         elif words is not None and features.ndim == 3 and features.shape[1] == words.shape[2]:
             raw.lengths[name] = words[:, 1].sum(1)  # the words, or features that are aligned to the words
     if extra := [key for key in part if key.startswith("regression_labels_")]:
-        messages.append(f"{context}: {', '.join(extra)} are labels of single modalities and left out")
+        messages.append(f"{context}: {', '.join(extra)} are labels of single modalities and are skipped")
     return raw
 
 
