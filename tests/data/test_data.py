@@ -426,7 +426,7 @@ class Command:
 def test_a_pickle_with_a_command_is_refused(tmp_path: Path, protocol: int) -> None:
     ran = tmp_path / "ran"
     hostile = pickle.dumps({b"data": Command(ran)}, protocol=protocol)
-    with pytest.raises(DatasetError, match=r"it calls .*system\. Nothing in it was executed"):
+    with pytest.raises(DatasetError, match=r"nothing in it was executed\): it calls .*system"):
         load_numpy_pickle(io.BytesIO(hostile), "evil", 1000)
     assert not ran.exists()
 

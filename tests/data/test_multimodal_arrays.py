@@ -278,7 +278,7 @@ def test_emotions_of_merbench_are_classes(tmp_path: Path) -> None:
     corpora = {"train": emotions, "test2": {"d": {"emo": "angry"}}, "test1": {"c": {"emo": "happy"}}}
     arrays = {f"{split}_corpus": np.array(corpus, dtype=object) for split, corpus in corpora.items()}
     np.savez(tmp_path / "label-6way.npz", **arrays)
-    with pytest.warns(DatasetWarning, match=r"test2_corpus\.npy of .* is not read"):
+    with pytest.warns(DatasetWarning, match=r"test2_corpus\.npy of .* is skipped"):
         data = load_dataset(tmp_path)
     assert data.class_names == ("angry", "happy")
     assert data["train"].labels.tolist() == [1, 0]

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from manyviews.data.dataset import DatasetDict, DatasetError
+from manyviews.data.dataset import DatasetDict, DatasetError, translate_errors
 from manyviews.data.multimodal_arrays import RawSplit, build_dataset
-from manyviews.utils import Budget, BudgetError, check_regular
+from manyviews.utils import Budget, check_regular
 
 CHUNK_BYTES = 2**24
 ELEMENT_BYTES = 256
@@ -80,7 +80,7 @@ def _load_variables(path: Path) -> dict[str, Any]:
     if len(content) < 128 or content[126:128] not in HEADERS:
         raise DatasetError(f"{path} is not a .mat file of version 5 to 7")
     checker = _StructureChecker("<" if content[126:128] == b"IM" else ">", budget)
-    try:
+    with translate_errors(f"cannot parse {path} as a .mat file"):
         arrays = dict(checker.iterate_arrays(memoryview(content)[128:]))
         if (
             {"X", "Y"} <= arrays.keys()
@@ -90,11 +90,6 @@ def _load_variables(path: Path) -> dict[str, Any]:
             plain = HEADERS[content[126:128]] + checker.pack(arrays["X"]) + checker.pack(arrays["Y"])
             budget.take(2 * len(plain))
             return dict(loadmat(BytesIO(plain)))
-    except BudgetError:
-        raise
-    # A corrupt file can cause any error.
-    except Exception as error:
-        raise DatasetError(f"cannot parse {path} as a .mat file: {error!r}") from error
     raise DatasetError(f"{path}: expected a cell X of views and an array Y of classes, got {', '.join(arrays)}")
 
 

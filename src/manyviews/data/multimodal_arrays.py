@@ -88,21 +88,6 @@ def read_ids(array: np.ndarray) -> tuple[str, ...]:
     return tuple(i.decode("utf-8", "backslashreplace") if isinstance(i, bytes) else str(i) for i in ids)
 
 
-def stack_rows(rows: object, context: str) -> np.ndarray:
-    """Stack rows of the same shape into one array.
-
-    Raises:
-        DatasetError: the rows have different shapes.
-    """
-    try:
-        return np.asarray(rows)
-    except ValueError as error:
-        raise DatasetError(
-            f"{context}: rows have different shapes: pad them to one array (n, T, d) and save their lengths as "
-            "NAME_lengths"
-        ) from error
-
-
 def parse_key(key: str) -> tuple[str, str]:
     """Parse the key of an array into split and name.
 

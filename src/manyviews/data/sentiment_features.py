@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from manyviews.data.dataset import DatasetDict, DatasetError, get_canonical_split
+from manyviews.data.dataset import DatasetDict, DatasetError, get_canonical_split, translate_errors
 from manyviews.data.image_arrays import read_members, read_npy
-from manyviews.data.multimodal_arrays import RawSplit, build_dataset, stack_rows
+from manyviews.data.multimodal_arrays import RawSplit, build_dataset
 from manyviews.data.safe_pickle import load_numpy_pickle
-from manyviews.utils import Budget, BudgetError, check_regular, describe_type
+from manyviews.utils import Budget, check_regular, describe_type
 
 MODALITIES = ("text", "audio", "vision")
 FEATURE_SUFFIXES = ("-UTT", "-FRA")
@@ -41,12 +41,8 @@ def load_pickle(path: Path) -> DatasetDict:
             f"{path}: expected train, valid and test as in MMSA and MultiBench, got {_preview_keys(content)}"
         )
     messages: list[str] = []
-    try:
+    with translate_errors(f"{path} does not have the layout of MMSA or MultiBench"):  # errors of numpy on ragged lists
         raws = {split: _parse_split(part, f"{path}, {split}", size, messages) for split, part in parts.items()}
-    except (DatasetError, BudgetError):
-        raise
-    except (ValueError, TypeError, IndexError, OverflowError) as error:  # numpy, on ragged lists
-        raise DatasetError(f"{path} does not have the layout of MMSA or MultiBench: {error}") from error
     return build_dataset(raws, path.stem, str(path), messages)
 
 
@@ -77,7 +73,13 @@ def _to_array(value: Any, context: str, size: int) -> np.ndarray:
 
     if not isinstance(value, np.ndarray):
         Budget(context, size).take(math.prod(measure(value)))
-    return stack_rows(value, context)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DatasetError(
+            f"{context}: rows have different shapes: pad them to one array (n, T, d) and save their lengths as "
+            "NAME_lengths"
+        ) from error
 
 
 def _parse_split(part: dict[str, Any], context: str, size: int, messages: list[str]) -> RawSplit:
@@ -142,22 +144,17 @@ def _read_labels(path: Path, messages: list[str]) -> dict[str, dict[str, dict[st
     """Read the labels of each name, by split."""
     corpora: dict[str, dict[str, dict[str, Any]]] = {}
     size = check_regular(path)
-    try:
-        with path.open("rb") as file:
-            for member, _, content in read_members(file, Budget(path, size), by_name=True):
-                split = get_canonical_split(member.partition("_")[0].rstrip("0123456789"))
-                if split is None or split in corpora or not member.endswith("_corpus.npy"):
-                    messages.append(f"{member} of {path} is not read")
-                    continue
-                np.lib.format.read_magic(content)
-                np.lib.format.read_array_header_1_0(content)
-                obj = load_numpy_pickle(content, f"{path}, {member}", size)
-                expected = f"{path}, {member}: expected a dictionary of names"
-                corpora[split] = _use_string_keys(obj[0] if isinstance(obj, list) else obj, expected)
-    except (DatasetError, BudgetError):
-        raise
-    except Exception as error:
-        raise DatasetError(f"{path} does not have the layout of MERBench labels: {error!r}") from error
+    with translate_errors(f"{path} does not have the layout of MERBench labels"), path.open("rb") as file:
+        for member, _, content in read_members(file, Budget(path, size), by_name=True):
+            split = get_canonical_split(member.partition("_")[0].rstrip("0123456789"))
+            if split is None or split in corpora or not member.endswith("_corpus.npy"):
+                messages.append(f"{member} of {path} is skipped")
+                continue
+            np.lib.format.read_magic(content)
+            np.lib.format.read_array_header_1_0(content)
+            obj = load_numpy_pickle(content, f"{path}, {member}", size)
+            expected = f"{path}, {member}: expected a dictionary of names"
+            corpora[split] = _use_string_keys(obj[0] if isinstance(obj, list) else obj, expected)
     if not corpora or not all(corpora.values()):
         raise DatasetError(f"{path}: expected train_corpus, val_corpus and test_corpus, with names")
     return corpora
@@ -165,14 +162,12 @@ def _read_labels(path: Path, messages: list[str]) -> dict[str, dict[str, dict[st
 
 def _pick_target(corpus: dict[str, dict[str, Any]], context: str, size: int) -> np.ndarray:
     """Pick the regression target `val` of each name or, if `val` is absent or constant, the class `emo`."""
-    try:
+    with translate_errors(f"{context}: expected val or emo for each name"):
         values = [labels.get("val") for labels in corpus.values()]
         is_numeric = all(isinstance(value, (int, float)) for value in values)
         if is_numeric and (len(set(values)) > 1 or "emo" not in next(iter(corpus.values()))):
             return np.array(values, np.float32)
         return _to_array([labels["emo"] for labels in corpus.values()], context, size)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DatasetError(f"{context}: expected val or emo for each name, got {error!r}") from error
 
 
 def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -189,11 +184,8 @@ def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np
         size = check_regular(path)
         total += size
         Budget(folder, total).take(total)
-        try:
-            with path.open("rb") as file:
-                features.append(read_npy(file, size).astype(np.float32))
-        except (ValueError, TypeError, OSError, EOFError, MemoryError) as error:
-            raise DatasetError(f"cannot parse {path} as a numeric .npy file: {error}") from error
+        with translate_errors(f"cannot parse {path} as a numeric .npy file"), path.open("rb") as file:
+            features.append(read_npy(file, size).astype(np.float32))
     existing = [row for row in features if row is not None]
     if not existing:
         raise DatasetError(f"{folder} has no file for any name, such as {names[0]}.npy")

@@ -81,7 +81,7 @@ def _letterbox(image: Tensor, cell: int) -> Tensor:
     return out
 
 
-def save_png(picture: Image.Image, path: Path) -> None:
+def save_png(image: Image.Image, path: Path) -> None:
     """Write a PNG atomically.
 
     Examples:
@@ -91,6 +91,6 @@ def save_png(picture: Image.Image, path: Path) -> None:
     """
     try:
         with atomic_path(path) as temporary:
-            picture.save(temporary, format="PNG")
+            image.save(temporary, format="PNG")
     except OSError as error:
         raise ValueError(f"cannot write {path}: {error}") from error

@@ -23,7 +23,7 @@ from torch import Tensor
 from manyviews.utils import atomic_path, check_writable, escape_surrogates
 
 Label = str | float
-WriteFunction = Callable[[list[Sequence[Label]], Tensor], None]
+WriteFunction = Callable[[list[list[Label]], Tensor], None]
 """Writes the columns of a batch (ids, and labels if the file has them) and its vectors (B, N, d) of N modalities."""
 
 
@@ -100,7 +100,7 @@ class _GrowingArray:
     def __init__(self, file: IO[bytes], dtype: str, *shape: int) -> None:
         self.file, self.dtype, self.count, self.shape = file, np.dtype(dtype), 0, shape
 
-    def append(self, values: Sequence[Label] | Tensor) -> None:
+    def append(self, values: Tensor | list[Label]) -> None:
         batch = np.asarray(values, "U" if self.dtype.kind == "U" else self.dtype)
         np.save(self.file, batch)
         self.count += len(batch)
@@ -124,7 +124,7 @@ def _write_npy(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
     ):
         array = _GrowingArray(buffer, "<f4", layout.dim)
 
-        def write(columns: list[Sequence[Label]], vectors: Tensor) -> None:
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
             array.append(vectors[:, 0])
             write_ids(columns, vectors[:, :0])
 
@@ -143,8 +143,9 @@ def _write_npz(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
         arrays = [(name, add_array("<f4", layout.dim)) for name in layout.modalities or ("vectors",)]
         arrays += [(f"{name}s", add_array("<f8" if kind is float else "<U1")) for name, kind in layout.columns.items()]
 
-        def write(columns: list[Sequence[Label]], vectors: Tensor) -> None:
-            for (_, array), batch in zip(arrays, (*vectors.unbind(1), *columns), strict=True):
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
+            batches: list[Tensor | list[Label]] = [*vectors.unbind(1), *columns]
+            for (_, array), batch in zip(arrays, batches, strict=True):
                 array.append(batch)
 
         yield write
@@ -161,7 +162,7 @@ def _write_csv(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
         prefixes = [f"{name}." for name in layout.modalities] or [""]
         writer.writerow([*layout.columns, *(f"{prefix}{i}" for prefix in prefixes for i in range(layout.dim))])
 
-        def write(columns: list[Sequence[Label]], vectors: Tensor) -> None:
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
             lines = zip(*columns, vectors.flatten(1).tolist(), strict=True)
             writer.writerows([*first, *(f"{value:.9g}" for value in vector)] for *first, vector in lines)
 
@@ -182,7 +183,7 @@ def _write_parquet(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
         parquet.ParquetWriter(file, schema) as writer,
     ):
 
-        def write(columns: list[Sequence[Label]], vectors: Tensor) -> None:
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
             arrays = [arrow.array(values, kind) for values, kind in zip(columns, types, strict=True)]
             matrices = (arrow.array(matrix.contiguous().numpy().ravel()) for matrix in vectors.unbind(1))
             arrays += [arrow.FixedSizeListArray.from_arrays(matrix, layout.dim) for matrix in matrices]
