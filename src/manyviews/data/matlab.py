@@ -79,17 +79,15 @@ def _load_variables(path: Path) -> dict[str, Any]:
         )
     if len(content) < 128 or content[126:128] not in HEADERS:
         raise DatasetError(f"{path} is not a .mat file of version 5 to 7")
-    checker = _StructureChecker("<" if content[126:128] == b"IM" else ">", budget)
+    byte_order = "<" if content[126:128] == b"IM" else ">"
+    checker = _StructureChecker(byte_order, budget)
     with translate_errors(f"cannot parse {path} as a .mat file"):
         arrays = dict(checker.iterate_arrays(memoryview(content)[128:]))
-        if (
-            {"X", "Y"} <= arrays.keys()
-            and checker.is_numeric(arrays["X"], cell=True)
-            and checker.is_numeric(arrays["Y"])
-        ):
-            plain = HEADERS[content[126:128]] + checker.pack(arrays["X"]) + checker.pack(arrays["Y"])
-            budget.take(2 * len(plain))
-            return dict(loadmat(BytesIO(plain)))
+        bodies = [arrays[name] for name in ("X", "Y") if name in arrays]
+        if len(bodies) == 2 and checker.is_numeric(bodies[0], cell=True) and checker.is_numeric(bodies[1]):
+            budget.take(2 * sum(map(len, bodies)))
+            elements = (struct.pack(byte_order + "II", _ARRAY, len(body)) + body for body in bodies)
+            return dict(loadmat(BytesIO(HEADERS[content[126:128]] + b"".join(elements))))
     raise DatasetError(f"{path}: expected a cell X of views and an array Y of classes, got {', '.join(arrays)}")
 
 
@@ -140,6 +138,3 @@ class _StructureChecker:
             arrays = [part for kind, part in content if kind == _ARRAY]
             return array_class == _CELL and count == len(arrays) == len(content) and all(map(self.is_numeric, arrays))
         return array_class in _NUMERIC_CLASSES and len(content) == 1 and content[0][0] in _NUMBERS
-
-    def pack(self, body: memoryview) -> bytes:
-        return struct.pack(self.byte_order + "II", _ARRAY, len(body)) + body

@@ -135,8 +135,9 @@ def load_merbench(path: Path) -> DatasetDict:
             labels=_pick_target(corpus, f"{files[0]}, {split}", files[0].stat().st_size), ids=tuple(corpus)
         )
         for folder in folders:
-            raw.modalities[folder.name], raw.lengths[folder.name] = _load_features(folder, tuple(corpus))
-        raw.lengths = {name: raw.lengths[name] for name, features in raw.modalities.items() if features.ndim == 3}
+            raw.modalities[folder.name], lengths = _load_features(folder, raw.ids)
+            if lengths is not None:
+                raw.lengths[folder.name] = lengths
     return build_dataset(raws, path.resolve().name, str(path), messages)
 
 
@@ -170,8 +171,8 @@ def _pick_target(corpus: dict[str, dict[str, Any]], context: str, size: int) -> 
         return _to_array([labels["emo"] for labels in corpus.values()], context, size)
 
 
-def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Load vectors (n, d) or padded sequences (n, T, d), and their lengths; NaN if a name has no file."""
+def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Load vectors (n, d), or padded sequences (n, T, d) and their lengths; NaN if a name has no file."""
     features: list[np.ndarray | None] = []
     total = 0
     for name in names:
@@ -186,20 +187,18 @@ def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np
         Budget(folder, total).take(total)
         with translate_errors(f"cannot parse {path} as a numeric .npy file"), path.open("rb") as file:
             features.append(read_npy(file, size).astype(np.float32))
-    existing = [row for row in features if row is not None]
+    existing = [array for array in features if array is not None]
     if not existing:
         raise DatasetError(f"{folder} has no file for any name, such as {names[0]}.npy")
-    shapes = {(row.ndim, row.shape[-1] if row.ndim else 0) for row in existing}
-    if len(shapes) > 1 or next(iter(shapes))[0] not in (1, 2):
+    shapes = {(array.ndim, array.shape[-1] if array.ndim else 0) for array in existing}
+    if len(shapes) > 1 or existing[0].ndim not in (1, 2):
         raise DatasetError(f"{folder}: features must be (d,) or (T, d) with the same d, got {sorted(shapes)}")
-    if existing[0].ndim == 1:
-        missing = np.full_like(existing[0], np.nan)
-        return np.stack([missing if row is None else row for row in features]), np.ones(len(features), np.int64)
-    lengths = np.array([0 if row is None else len(row) for row in features])
-    shape = (len(features), max(1, lengths.max()), existing[0].shape[1])
-    Budget(folder, total).take(4 * math.prod(map(int, shape)))
+    sequences = [None if array is None else np.atleast_2d(array) for array in features]
+    lengths = np.array([0 if sequence is None else len(sequence) for sequence in sequences])
+    shape = (len(sequences), max(1, int(lengths.max())), existing[0].shape[-1])
+    Budget(folder, total).take(4 * math.prod(shape))
     out = np.full(shape, np.nan, np.float32)
-    for i, row in enumerate(features):
-        if row is not None:
-            out[i, : len(row)], out[i, len(row) :] = row, 0
-    return out, lengths
+    for i, sequence in enumerate(sequences):
+        if sequence is not None:
+            out[i, : len(sequence)], out[i, len(sequence) :] = sequence, 0
+    return (out, lengths) if existing[0].ndim == 2 else (out[:, 0], None)

@@ -25,7 +25,7 @@ from manyviews.data import (
     walk_images,
 )
 from manyviews.export.multimodal_embeddings import get_label_type, read_labels
-from manyviews.export.writers import Label
+from manyviews.export.writers import Batch, Label
 from manyviews.loading import choose_eval_batch_size, iterate_file_crops
 from manyviews.models import ImageEncoder
 from manyviews.utils import check_finite, decode_file_name, encode_file_name, track
@@ -88,7 +88,7 @@ class ImageCollection:
 
     def encode(
         self, encoder: ImageEncoder, num_workers: int = 0, on_skip: SkipCallback = warn_skipped
-    ) -> Iterator[tuple[list[str], Tensor, list[Label]]]:
+    ) -> Iterator[Batch]:
         """Yield ids, representations (B, dim) and labels by batch, in the order of names; one batch is in memory.
 
         The label of a file is the name of its top-level folder (below the split's folder, if any), or "" without one.
@@ -130,7 +130,7 @@ class ImageCollection:
             raise DatasetError(f"{self.source} has no class folders and so no labels: omit --labels")
         return str
 
-    def _iterate_data(self, size: int) -> Iterator[tuple[list[str], Tensor, list[Label]]]:
+    def _iterate_data(self, size: int) -> Iterator[Batch]:
         assert self.data is not None
         for name, split in self.data.splits.items():
             images, ids = split.images, _list_ids(split)
@@ -138,9 +138,7 @@ class ImageCollection:
             for index in torch.arange(len(split)).split(choose_eval_batch_size(size)):
                 yield [f"{name}/{ids[i]}" for i in index.tolist()], images[index], read_labels(self.data, name, index)
 
-    def _iterate_files(
-        self, size: int, num_workers: int, on_skip: SkipCallback
-    ) -> Iterator[tuple[list[str], Tensor, list[Label]]]:
+    def _iterate_files(self, size: int, num_workers: int, on_skip: SkipCallback) -> Iterator[Batch]:
         assert self.path is not None
         assert self.root is not None
         in_splits = any(get_canonical_split(child.name) == "train" for child in self.root.iterdir() if child.is_dir())

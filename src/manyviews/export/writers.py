@@ -23,6 +23,8 @@ from torch import Tensor
 from manyviews.utils import atomic_path, check_writable, escape_surrogates
 
 Label = str | float
+Batch = tuple[list[str], Tensor, list[Label]]
+"""Ids, vectors (B, d) or (B, N, d) for N modalities, and labels, or no labels."""
 WriteFunction = Callable[[list[list[Label]], Tensor], None]
 """Writes the columns of a batch (ids, and labels if the file has them) and its vectors (B, N, d) of N modalities."""
 
