@@ -295,7 +295,7 @@ def check_tensor_pickle(file: IO[bytes], name: str, size: int, records: Mapping[
     """Raise if a pickle of `size` bytes holds anything but tensors, numbers, text, lists and dictionaries.
 
     Raises:
-        DatasetError: so it does, or it exceeds its memory budget, or a tensor is larger than its record.
+        DatasetError: it holds something else, exceeds its memory budget, or has a tensor larger than its record.
     """
     reader = _TensorUnpickler(file, Budget(name, size))
     reader.records = records
