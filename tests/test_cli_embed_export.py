@@ -155,7 +155,7 @@ from manyviews.cli import main
 from manyviews.export import ImageCollection
 
 def encode(self, *_):
-    yield ["a"], __import__("torch").zeros(1, 64)
+    yield ["a"], __import__("torch").zeros(1, 64), []
     time.sleep(100)
 
 ImageCollection.encode = encode

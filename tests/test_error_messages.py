@@ -179,7 +179,7 @@ def test_errors_name_arrays_of_different_shapes(tmp_path: Path) -> None:
     np.savez(tmp_path / "ragged.npz", text=rows, audio=np.zeros((4, 2)))
     np.save(tmp_path / "ragged.npy", rows)
     for name in ("ragged.npz", "ragged.npy"):
-        with pytest.raises(mv.DatasetError, match=rf"{name} has Python objects .* NAME_length"):
+        with pytest.raises(mv.DatasetError, match=rf"{name} as .npy or .npz: it has Python objects .* NAME_length"):
             mv.load_dataset(tmp_path / name)
     for value in (rows, list(rows)):
         content = {"train": {"text": value, "audio": np.zeros((4, 2)), "labels": np.zeros(4)}}

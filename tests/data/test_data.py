@@ -195,12 +195,12 @@ def write_bomb_png(path: Path, side: int) -> None:
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b""))
 
 
-def test_corrupt_images_are_left_out_with_a_warning(tmp_path: Path) -> None:
+def test_corrupt_images_are_skipped_with_a_warning(tmp_path: Path) -> None:
     root = make_class_folders(tmp_path / "pets")
     write_truncated_jpeg(root / "cat" / "half.jpg")
     (root / "dog" / "fake.png").write_text("I am not a picture")
     (root / "dog" / "empty.jpg").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"3 files of .* left out") as caught:
+    with pytest.warns(UserWarning, match=r"skipped 3 files of ") as caught:
         data = load_dataset(root)
     (warning,) = caught
     assert all(name in str(warning.message) for name in ("half.jpg", "fake.png", "empty.jpg"))
@@ -218,7 +218,7 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path, side: int) -> None:
         load_dataset(root)
 
 
-def test_a_link_out_of_the_folder_is_left_out(tmp_path: Path) -> None:
+def test_a_link_out_of_the_folder_is_skipped(tmp_path: Path) -> None:
     root = make_class_folders(tmp_path / "pets")
     outside = tmp_path / "secret.png"
     make_image(99).save(outside)
@@ -303,7 +303,7 @@ def test_a_flat_test_split_has_no_labels(tmp_path: Path) -> None:
     assert data["test"].labels is None
 
 
-def test_images_outside_class_folders_and_broken_links_are_left_out(tmp_path: Path) -> None:
+def test_images_outside_class_folders_and_broken_links_are_skipped(tmp_path: Path) -> None:
     root = make_class_folders(tmp_path / "pets")
     make_image(7).save(root / "stray.PNG")
     (root / "cat" / ".cache").mkdir()
@@ -426,7 +426,7 @@ class Command:
 def test_a_pickle_with_a_command_is_refused(tmp_path: Path, protocol: int) -> None:
     ran = tmp_path / "ran"
     hostile = pickle.dumps({b"data": Command(ran)}, protocol=protocol)
-    with pytest.raises(DatasetError, match=r"it calls .*system\. Nothing in it was executed"):
+    with pytest.raises(DatasetError, match=r"nothing in it was executed\): it calls .*system"):
         load_numpy_pickle(io.BytesIO(hostile), "evil", 1000)
     assert not ran.exists()
 

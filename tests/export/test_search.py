@@ -25,7 +25,7 @@ def encode_all(
     images: ImageCollection, encoder: ImageEncoder, workers: int = 0
 ) -> tuple[list[str], torch.Tensor, list]:
     skipped: list[str] = []
-    batches = list(images.encode(encoder, workers, skipped.append))
+    batches = [batch[:2] for batch in images.encode(encoder, workers, skipped.append)]
     return [name for names, _ in batches for name in names], torch.cat([h for _, h in batches]), skipped
 
 
@@ -62,7 +62,7 @@ def test_only_links_inside_the_folder_are_followed(tmp_path: Path) -> None:
         "away.png is a link out of the folder (include it with follow_symlinks or --follow-symlinks)",
         "round is a link to a folder, which is not followed",
     ]
-    assert "away.png" in [Path(path).name for path in walk_images(inside, skipped.append, follow_links=True)]
+    assert "away.png" in [Path(path).name for path in walk_images(inside, skipped.append, follow_symlinks=True)]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")

@@ -37,8 +37,7 @@ def read(path: Path) -> tuple[list[str], np.ndarray]:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".npy", ".csv", ".parquet"])
-def test_vectors_round_trip(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyviews.export.writers.IDS_PER_CHUNK", 2)
+def test_vectors_round_trip(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"out{suffix}"
     write(path)
     ids, vectors = read(path)

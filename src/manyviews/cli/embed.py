@@ -67,7 +67,7 @@ def embed_command(
     else:
         collection = ImageCollection.open(images, loader.follow_symlinks)
         label_type = collection.label_type if labels else None
-        batches = collection.attach_labels(collection.encode(model, loader.num_workers, skipped))
+        batches = collection.encode(model, loader.num_workers, skipped)
     count = 0
     with (
         limit_threads(choose_threads(small=small)),

@@ -47,7 +47,7 @@ def search_command(
     collection, skipped = ImageCollection.open(images, loader.follow_symlinks), SkipCounter()
     queries = [make_query(name, collection) for name in dict.fromkeys(query)]
     with limit_threads(choose_threads()):
-        neighbors = find_nearest(encoder, queries, collection, k=count, workers=loader.num_workers, left_out=skipped)
+        neighbors = find_nearest(encoder, queries, collection, k=count, num_workers=loader.num_workers, on_skip=skipped)
     rows, captions = [], []
     for item in queries:
         nearest = neighbors[item.name]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import tarfile
-import zlib
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError
+from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError, translate_errors
 from manyviews.data.download import download, verify_md5
 from manyviews.data.safe_pickle import load_numpy_pickle
 from manyviews.utils import Budget, check_regular, describe_type, open_regular
@@ -32,10 +30,6 @@ class CifarSpec:
     meta: str
     label: bytes
     names: bytes
-
-    @property
-    def url(self) -> str:
-        return f"https://www.cs.toronto.edu/~kriz/{self.archive}"
 
 
 CIFAR_SPECS = {
@@ -63,19 +57,16 @@ CIFAR_SPECS = {
     ),
 }
 
-OpenMember = Callable[[str], tuple[IO[bytes], int]]
-"""Maps the name of a file to its content and its size."""
 
-
-def load_cifar(name: str, root: Path) -> DatasetDict:
+def download_cifar(name: str, root: Path) -> DatasetDict:
     """Load from the folder or the archive in `root`; download the archive if neither exists."""
     spec = CIFAR_SPECS[name]
     if (root / spec.folder).is_dir():
-        return load_cifar_folder(root / spec.folder, spec)
+        return load_cifar(root / spec.folder, spec)
     archive = root / spec.archive
     if not archive.exists():
-        download(spec.url, archive, spec.md5)
-    return load_cifar_archive(archive, spec)
+        download(f"https://www.cs.toronto.edu/~kriz/{spec.archive}", archive, spec.md5)
+    return load_cifar(archive, spec)
 
 
 def detect_cifar(path: Path) -> CifarSpec | None:
@@ -86,65 +77,59 @@ def detect_cifar(path: Path) -> CifarSpec | None:
     return None
 
 
-def load_cifar_folder(folder: Path, spec: CifarSpec) -> DatasetDict:
-    return _parse_batches(spec, lambda name: (open_regular(folder / name), (folder / name).stat().st_size), str(folder))
+def load_cifar(path: Path, spec: CifarSpec) -> DatasetDict:
+    """Load from a folder, or from an archive in one pass; nothing is unpacked to disk."""
+    contents = None if path.is_dir() else _read_archive(path, spec)
 
-
-def load_cifar_archive(archive: Path, spec: CifarSpec) -> DatasetDict:
-    """Load from the archive in one pass; nothing is unpacked to disk."""
-    budget = Budget(archive, check_regular(archive))
-    verify_md5(archive, spec.md5)
-    wanted = {f"{spec.folder}/{name}": name for name in (*spec.train, spec.test, spec.meta)}
-    contents: dict[str, bytes] = {}
-    try:
-        with tarfile.open(archive) as tar:
-            for member in tar:
-                if member.name in wanted and (file := tar.extractfile(member)) is not None:
-                    budget.take(member.size)
-                    contents[wanted[member.name]] = file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error, KeyError) as error:  # KeyError: a dangling link
-        raise DatasetError(f"{archive} is truncated or corrupt: {error}") from error
-    return _parse_batches(spec, lambda name: (BytesIO(contents[name]), len(contents[name])), str(archive))
-
-
-def _parse_batches(spec: CifarSpec, open_member: OpenMember, source: str) -> DatasetDict:
     def read_file(name: str) -> dict[bytes, Any]:
         try:
-            file, size = open_member(name)
-            with file:
-                content = load_numpy_pickle(file, f"{source}/{name}", size)
+            with open_regular(path / name) if contents is None else BytesIO(contents[name]) as file:
+                size = (path / name).stat().st_size if contents is None else len(contents[name])
+                batch = load_numpy_pickle(file, f"{path}/{name}", size)
         except (KeyError, FileNotFoundError) as error:
-            raise DatasetError(f"{source} has no {name}: {spec.name} is incomplete") from error
-        if not isinstance(content, dict):
-            raise DatasetError(
-                f"{source}/{name} must hold the dict of a {spec.name} batch, got {describe_type(content)}"
-            )
-        return content
+            raise DatasetError(f"{path} has no {name}: {spec.name} is incomplete") from error
+        if not isinstance(batch, dict):
+            raise DatasetError(f"{path}/{name} must hold the dict of a {spec.name} batch, got {describe_type(batch)}")
+        return batch
 
-    def read_split(names: Iterable[str]) -> Dataset:
+    names = read_file(spec.meta).get(spec.names)
+    if not isinstance(names, list) or not all(isinstance(name, bytes) for name in names):
+        raise DatasetError(f"{path}/{spec.meta} has no list of class names")
+
+    def read_split(*files: str) -> Dataset:
         pixels: list[np.ndarray] = []
         labels: list[int] = []
-        for name in names:
-            batch = read_file(name)
+        for file in files:
+            batch = read_file(file)
             data, label = batch.get(b"data"), batch.get(spec.label)
             if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
-                raise DatasetError(f"{source}/{name}: expected uint8 data (n, 3072)")
+                raise DatasetError(f"{path}/{file}: expected uint8 data (n, 3072)")
             label = label.tolist() if isinstance(label, np.ndarray) else label
             if (
                 not isinstance(label, list)
                 or len(label) != len(data)
-                or any(type(y) is not int or y not in range(len(classes)) for y in label)
+                or any(type(y) is not int or y not in range(len(names)) for y in label)
             ):
                 raise DatasetError(
-                    f"{source}/{name}: expected {len(data)} {spec.label.decode()} from 0 to {len(classes) - 1}"
+                    f"{path}/{file}: expected {len(data)} {spec.label.decode()} from 0 to {len(names) - 1}"
                 )
             pixels.append(data)
             labels += label
         images = torch.from_numpy(np.concatenate(pixels)).view(-1, 3, 32, 32)
         return Dataset({IMAGE_MODALITY: images}, torch.tensor(labels, dtype=torch.int64))
 
-    names = read_file(spec.meta).get(spec.names)
-    if not isinstance(names, list) or not all(isinstance(name, bytes) for name in names):
-        raise DatasetError(f"{source}/{spec.meta} has no list of class names")
-    classes = tuple(name.decode(errors="replace") for name in names)
-    return DatasetDict(spec.name, {"train": read_split(spec.train), "test": read_split([spec.test])}, classes)
+    splits = {"train": read_split(*spec.train), "test": read_split(spec.test)}
+    return DatasetDict(spec.name, splits, tuple(name.decode(errors="replace") for name in names))
+
+
+def _read_archive(archive: Path, spec: CifarSpec) -> dict[str, bytes]:
+    budget = Budget(archive, check_regular(archive))
+    verify_md5(archive, spec.md5)
+    wanted = {f"{spec.folder}/{name}": name for name in (*spec.train, spec.test, spec.meta)}
+    contents: dict[str, bytes] = {}
+    with translate_errors(f"{archive} is truncated or corrupt"), tarfile.open(archive) as tar:
+        for member in tar:
+            if member.name in wanted and (file := tar.extractfile(member)) is not None:
+                budget.take(member.size)
+                contents[wanted[member.name]] = file.read()
+    return contents

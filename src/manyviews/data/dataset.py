@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from manyviews.utils import describe_type, escape_surrogates
+from manyviews.utils import BudgetError, describe_type, escape_surrogates
 
 if TYPE_CHECKING:
     from manyviews.data.image_files import LazyImages
@@ -30,7 +31,24 @@ class DatasetError(ValueError):
 
 
 class DatasetWarning(UserWarning):
-    """Data was left out or changed when it was loaded; see `DatasetDict.warnings`."""
+    """Data was skipped or changed when it was loaded; see `DatasetDict.warnings`."""
+
+
+@contextmanager
+def translate_errors(message: str) -> Iterator[None]:
+    """Convert any error of a reader to a `DatasetError` that starts with `message`: a corrupt file can cause any error.
+
+    Errors of this package and of memory budgets keep their messages.
+    """
+    try:
+        yield
+    except (DatasetError, Warning):
+        raise
+    except BudgetError as error:
+        raise DatasetError(str(error)) from error
+    except Exception as error:
+        reason = repr(error) if isinstance(error, LookupError) or not str(error) else str(error)
+        raise DatasetError(f"{message}: {reason[:1000]}") from error
 
 
 def get_canonical_split(name: str) -> str | None:
@@ -74,13 +92,10 @@ class Dataset:
             if not isinstance(values, (Tensor, LazyImages)):
                 kind = f"{values.dtype} {values.shape}" if hasattr(values, "dtype") else describe_type(values)
                 raise TypeError(f"{name} must be a tensor (instances, ...), got {kind}: try torch.as_tensor")
-        counts = {name: len(values) for name, values in self.modalities.items()}
+        counts = {name: len(values) for name, values in tensors.items()}
         counts |= {f"lengths of {name}": len(values) for name, values in self.lengths.items()}
         counts |= {f"mask of {name}": len(values) for name, values in self.masks.items()}
-        if self.labels is not None:
-            counts["labels"] = len(self.labels)
-        if self.ids:
-            counts["ids"] = len(self.ids)
+        counts |= {"ids": len(self.ids)} if self.ids else {}
         if not self.modalities or len(set(counts.values())) != 1 or 0 in counts.values():
             raise DatasetError(
                 f"modalities and labels must have the same number of instances, at least one, got {counts}"
@@ -127,11 +142,11 @@ class Dataset:
         return self.modalities[IMAGE_MODALITY]
 
 
-def select_rows(rows: Tensor | LazyImages, index: Tensor) -> Tensor | LazyImages:
+def select_rows(values: Tensor | LazyImages, index: Tensor) -> Tensor | LazyImages:
     """Select instances of a modality, in memory or on disk."""
-    if isinstance(rows, Tensor):
-        return rows[index]
-    return replace(rows, paths=tuple(rows.paths[i] for i in index.tolist()))
+    if isinstance(values, Tensor):
+        return values[index]
+    return replace(values, paths=tuple(values.paths[i] for i in index.tolist()))
 
 
 def check_split(value: object) -> None:
@@ -158,7 +173,7 @@ class DatasetDict:
     splits: Mapping[str, Dataset]
     class_names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=(), repr=False)
-    """One line for each thing that was left out or changed when the data was loaded, with the reason."""
+    """One line for each thing that was skipped or changed when the data was loaded, with the reason."""
     default_modalities: tuple[str, ...] = ()
     """Modalities that are views if none are selected; empty means all."""
     split_rule: str = ""

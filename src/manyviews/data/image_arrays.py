@@ -16,10 +16,17 @@ from typing import IO
 import numpy as np
 import torch
 
-from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError, get_canonical_split
+from manyviews.data.dataset import (
+    IMAGE_MODALITY,
+    Dataset,
+    DatasetDict,
+    DatasetError,
+    get_canonical_split,
+    translate_errors,
+)
 from manyviews.data.modality import to_nchw
 from manyviews.data.multimodal_arrays import make_dataset_from_arrays, read_ids
-from manyviews.utils import Budget, BudgetError, check_regular
+from manyviews.utils import Budget, check_regular
 
 MAX_CLASSES = 10**6
 CHUNK_BYTES = 2**24
@@ -55,31 +62,18 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of a file; raise if they hold Python objects or would exceed the file's memory budget."""
     size = check_regular(path)
     budget = Budget(path, size)
-    try:
-        with path.open("rb") as file:
-            start = file.read(6)
-            file.seek(0)
-            # numpy would report any other file as an array of Python objects.
-            if not start.startswith((b"PK", b"\x93NUMPY")):
-                raise DatasetError(f"{path} does not start like a .npy or .npz file")
-            if not start.startswith(b"PK"):
-                budget.take(size)
-                return {"images": read_npy(file, size)}
-            return {
-                name.removesuffix(".npy"): read_npy(content, length)
-                for name, length, content in read_members(file, budget)
-            }
-    except (DatasetError, BudgetError):
-        raise
-    # The readers of zip files and headers raise many kinds of errors on a corrupt file.
-    except Exception as error:
-        if isinstance(error, _ObjectsError):
-            raise DatasetError(
-                f"{path} has Python objects instead of numbers, as arrays of different shapes do: save images of "
-                "different sizes as files in a folder; pad sequences to one array (n, T, d) and save their lengths as "
-                "NAME_length"
-            ) from error
-        raise DatasetError(f"cannot parse {path} as .npy or .npz: {error}") from error
+    with translate_errors(f"cannot parse {path} as .npy or .npz"), path.open("rb") as file:
+        start = file.read(6)
+        file.seek(0)
+        # numpy would report any other file as an array of Python objects.
+        if not start.startswith((b"PK", b"\x93NUMPY")):
+            raise DatasetError(f"{path} does not start like a .npy or .npz file")
+        if not start.startswith(b"PK"):
+            budget.take(size)
+            return {"images": read_npy(file, size)}
+        return {
+            name.removesuffix(".npy"): read_npy(content, length) for name, length, content in read_members(file, budget)
+        }
 
 
 def read_members(file: IO[bytes], budget: Budget, by_name: bool = False) -> Iterator[tuple[str, int, IO[bytes]]]:
@@ -94,10 +88,6 @@ def read_members(file: IO[bytes], budget: Budget, by_name: bool = False) -> Iter
                 yield member.filename, member.file_size, content
 
 
-class _ObjectsError(ValueError):
-    """An array of Python objects, which is a pickle."""
-
-
 def read_npy(file: IO[bytes], size: int) -> np.ndarray:
     """Read the array of a .npy file of `size` bytes, without trusting the shape in its header.
 
@@ -110,7 +100,10 @@ def read_npy(file: IO[bytes], size: int) -> np.ndarray:
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read_header(file)
     if dtype.hasobject:
-        raise _ObjectsError("it holds Python objects")
+        raise ValueError(
+            "it has Python objects instead of numbers, as arrays of different shapes do: save images of different "
+            "sizes as files in a folder; pad sequences to one array (n, T, d) and save their lengths as NAME_length"
+        )
     length = math.prod(shape) * dtype.itemsize
     if min(shape, default=0) < 0 or length > size or not dtype.itemsize:
         raise ValueError(f"the header claims {dtype} {shape}, but the file has {size:,} bytes")

@@ -31,10 +31,6 @@ class CorruptImageError(DatasetError):
     """A file is not an image, or is truncated or corrupt."""
 
 
-class _UnsupportedModeError(Exception):
-    """Pixel format with an unknown value range."""
-
-
 def read_image(path: Path) -> Tensor:
     """Read an image as uint8 (3, H, W): rotated by EXIF, converted to RGB, transparency over white.
 
@@ -56,10 +52,20 @@ def pil_to_tensor(image: Image.Image) -> Tensor:
         >>> pil_to_tensor(Image.new("P", (20, 10))).shape
         torch.Size([3, 10, 20])
     """
-    try:
-        return _to_rgb_tensor(ImageOps.exif_transpose(image))
-    except _UnsupportedModeError as error:
-        raise CorruptImageError(f"{getattr(image, 'filename', None) or 'the image'}: {error}") from error
+    name = getattr(image, "filename", None) or "the image"
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I"):
+        # 16 bits per pixel; PIL's conversion clips values at 255.
+        values = np.asarray(image).astype(np.int64)
+        if values.min() < 0 or values.max() > 65535:
+            raise CorruptImageError(f"{name}: pixels must have 8 or 16 bits: convert it")
+        image = Image.fromarray((values // 257).astype(np.uint8))
+    elif image.mode == "F":
+        raise CorruptImageError(f"{name}: pixels are floats with an unknown range: convert it")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
 
 
 def check_image_header(path: Path) -> tuple[int, int]:
@@ -94,11 +100,9 @@ def open_image(source: Path | IO[bytes]) -> Iterator[Image.Image]:
     # PIL raises many kinds of errors on a corrupt file (struct.error, IndexError, ...).
     except Exception as error:
         if isinstance(source, Path) and isinstance(error, UnidentifiedImageError) and (name := _get_format(source)):
-            raise CorruptImageError(f"{source} has the unsupported format {name}: convert it to {_ACCEPTED}") from error
+            supported = f"{', '.join(IMAGE_FORMATS[:-1])} or {IMAGE_FORMATS[-1]}"
+            raise CorruptImageError(f"{source} has the unsupported format {name}: convert it to {supported}") from error
         raise CorruptImageError(f"{source} cannot be decoded: {error}") from error
-
-
-_ACCEPTED = f"{', '.join(IMAGE_FORMATS[:-1])} or {IMAGE_FORMATS[-1]}"
 
 
 def _get_format(path: Path) -> str | None:
@@ -113,22 +117,6 @@ def _get_format(path: Path) -> str | None:
         name for name, (_, accepts) in Image.OPEN.items() if accepts and accepts(start) and name not in IMAGE_FORMATS
     )
     return next(detected, None)
-
-
-def _to_rgb_tensor(image: Image.Image) -> Tensor:
-    if image.mode.startswith("I"):
-        # 16 bits per pixel; PIL's conversion clips values at 255.
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise _UnsupportedModeError("pixels must have 8 or 16 bits: convert it")
-        image = Image.fromarray((values // 257).astype(np.uint8))
-    elif image.mode == "F":
-        raise _UnsupportedModeError("pixels are floats with an unknown range: convert it")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        image = Image.alpha_composite(white, rgba)
-    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
 
 
 @dataclass(frozen=True)
@@ -151,9 +139,6 @@ class LazyImages(Sequence[Tensor]):
 
     def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
         return read_image(self.paths[operator.index(index)])
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (read_image(path) for path in self.paths)
 
     def read_or_next(self, index: int) -> tuple[Tensor, int, list[str]]:
         """Read an image, or the next one that can be read: its pixels, its index, and the errors of skipped images.

@@ -34,17 +34,17 @@ def load_image_folder(
 ) -> DatasetDict:
     """Load a folder of images, flat or with a subfolder for each class; either may be inside train, val and test.
 
-    Corrupt files are left out with a warning, or raise with `raise_on_corrupt`. `class_list` is a text file with one
-    class (subfolder) per line. Links out of the folder are left out unless `follow_symlinks`.
+    Corrupt files are skipped with a warning, or raise with `raise_on_corrupt`. `class_list` is a text file with one
+    class (subfolder) per line. Links out of the folder are skipped unless `follow_symlinks`.
     """
-    wanted = _read_class_list(class_list) if class_list else None
+    listed = _read_class_list(class_list) if class_list else None
     folders = _find_split_folders(root)
     skipped: list[str] = []
     names: tuple[str, ...] = ()
     splits: dict[str, Dataset] = {}
     for split, folder in folders.items():
         scanner = _FolderScanner(folder, root, raise_on_corrupt, follow_symlinks, skipped)
-        classes = scanner.find_classes(wanted)
+        classes = scanner.find_classes(listed)
         if split == "train":
             names = classes
         elif classes and classes != names:
@@ -52,17 +52,20 @@ def load_image_folder(
             raise DatasetError(f"{folder} and {folders['train']} have different classes: {different}")
         splits[split] = scanner.build_split(classes)
     if skipped:
-        lines = [*skipped[:10], "..."] if len(skipped) > 10 else skipped
-        message = f"{len(skipped)} {'file' if len(skipped) == 1 else 'files'} of {root} left out:"
-        warnings.warn(f"{message} {'; '.join(lines)}", DatasetWarning, stacklevel=3)
+        lines = "; ".join([*skipped[:10], "..."] if len(skipped) > 10 else skipped)
+        message = f"skipped {len(skipped)} {'file' if len(skipped) == 1 else 'files'} of {root}: {lines}"
+        warnings.warn(message, DatasetWarning, stacklevel=3)
     return DatasetDict(root.resolve().name, splits, names, tuple(skipped))
+
+
+def _list_folders(root: Path) -> list[Path]:
+    return [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
 
 
 def _find_split_folders(root: Path) -> dict[str, Path]:
     """Find the folder of each split; without a training folder, the root is the training split."""
-    folders = [folder for folder in sorted(root.iterdir()) if folder.is_dir() and not folder.name.startswith(".")]
     candidates: dict[str | None, list[Path]] = {"train": []}
-    for folder in folders:
+    for folder in _list_folders(root):
         candidates.setdefault(get_canonical_split(folder.name), []).append(folder)
     if not candidates["train"]:
         return {"train": root}
@@ -84,15 +87,15 @@ def _read_class_list(file: Path) -> list[str]:
         lines = [line.strip() for line in read_text(file).removeprefix("\ufeff").splitlines()]
     except (OSError, ValueError) as error:
         raise DatasetError(f"cannot read the class list {file}: {error}") from error
-    wanted = [line for line in lines if line and not line.startswith("#")]
-    if not wanted:
+    listed = [line for line in lines if line and not line.startswith("#")]
+    if not listed:
         raise DatasetError(f"the class list {file} is empty")
-    return wanted
+    return listed
 
 
 @dataclass
 class _FolderScanner:
-    """Finds the classes and images of one folder, and collects the reasons for files that are left out."""
+    """Finds the classes and images of one folder, and collects the reasons for files that are skipped."""
 
     folder: Path
     root: Path
@@ -100,23 +103,23 @@ class _FolderScanner:
     follow_symlinks: bool
     skipped: list[str]
 
-    def find_classes(self, wanted: list[str] | None) -> tuple[str, ...]:
+    def find_classes(self, listed: list[str] | None) -> tuple[str, ...]:
         """Find the class folders; a class list selects them by its lines or by the first word of a line."""
-        existing = sorted(d.name for d in self.folder.iterdir() if d.is_dir() and not d.name.startswith("."))
-        if wanted is None:
+        existing = [folder.name for folder in _list_folders(self.folder)]
+        if listed is None:
             return tuple(existing)
         if not existing:
             raise DatasetError(f"a class list selects subfolders, but {self.folder} has none")
-        chosen = [line if line in existing else line.split()[0] for line in wanted]
-        missing = [name for name in chosen if name not in existing]
-        if missing:
+        selected = [line if line in existing else line.split()[0] for line in listed]
+        if missing := [name for name in selected if name not in existing]:
             raise DatasetError(f"{self.folder} has no folder for {len(missing)} listed classes, such as {missing[0]}")
-        if len(set(chosen)) < len(chosen):
-            duplicate = next(name for name in chosen if chosen.count(name) > 1)
-            raise DatasetError(f"the class list has {duplicate} twice")
-        return tuple(chosen)
+        if duplicates := [name for name in selected if selected.count(name) > 1]:
+            raise DatasetError(f"the class list has {duplicates[0]} twice")
+        return tuple(selected)
 
     def build_split(self, names: tuple[str, ...]) -> Dataset:
+        if not names:
+            return self.decode(self.list_images(self.folder), [], names)
         paths: list[Path] = []
         labels: list[int] = []
         for label, name in enumerate(names):
@@ -127,53 +130,46 @@ class _FolderScanner:
                 raise DatasetError(f"the class {name} has no image in {self.folder / name}{reason}")
             paths += class_paths
             labels += [label] * len(class_paths)
-        for path in self.list_images(self.folder, recursive=False) if names else []:
+        for path in self.list_images(self.folder, recursive=False):
             self.skip(f"{path} is not in a class folder")
-        if not names:
-            paths = self.list_images(self.folder)
-        if not paths:
-            extensions = ", ".join(sorted(IMAGE_EXTENSIONS))
-            reason = f": {len(self.skipped):,} left out, first: {self.skipped[0]}" if self.skipped else ""
-            raise DatasetError(f"{self.folder} has no images ({extensions}) and no folders of images{reason}")
-        return self.decode(paths, torch.tensor(labels) if names else None, names)
+        return self.decode(paths, labels, names)
 
     def list_images(self, folder: Path, recursive: bool = True) -> list[Path]:
-        paths = walk_images(folder, self.skip, self.follow_symlinks, root=self.root, below=recursive)
-        return [Path(path) for path in paths]
+        return [Path(path) for path in walk_images(folder, self.skip, self.follow_symlinks, self.root, recursive)]
 
-    def decode(self, paths: list[Path], labels: Tensor | None, names: tuple[str, ...]) -> Dataset:
-        eager = len(paths) <= MAX_EAGER_DECODES
+    def decode(self, paths: list[Path], labels: list[int], names: tuple[str, ...]) -> Dataset:
+        """Skip corrupt images; hold the others in memory if they are few and of one size."""
+        if not paths:
+            extensions = ", ".join(sorted(IMAGE_EXTENSIONS))
+            reason = f": {len(self.skipped):,} skipped, first: {self.skipped[0]}" if self.skipped else ""
+            raise DatasetError(f"{self.folder} has no images ({extensions}) and no folders of images{reason}")
+        stackable = eager = len(paths) <= MAX_EAGER_DECODES
         kept: list[int] = []
         decoded: list[Tensor] = []
-        stackable, total_bytes = eager, 0
+        total_bytes = 0
         for i, path in enumerate(paths):
             try:
-                if eager:
-                    image = read_image(path)
-                else:
-                    check_image_header(path)
+                image = read_image(path) if eager else check_image_header(path)
             except CorruptImageError as error:
                 self.skip(str(error), error)
                 continue
             kept.append(i)
-            if stackable:
+            if stackable and isinstance(image, Tensor):
+                decoded.append(image)
                 total_bytes += image.nbytes
-                stackable = total_bytes <= MAX_IN_MEMORY_BYTES and (not decoded or image.shape == decoded[0].shape)
-                if stackable:
-                    decoded.append(image)
-                else:
+                stackable = total_bytes <= MAX_IN_MEMORY_BYTES and image.shape == decoded[0].shape
+                if not stackable:
                     decoded.clear()
         if not kept:
             raise DatasetError(
                 f"none of the {len(paths)} files in {self.folder} can be decoded, first: {self.skipped[0]}"
             )
-        if labels is not None:
-            labels = labels[kept]
-            for label, name in enumerate(names):
-                if not (labels == label).any():
-                    raise DatasetError(f"the class {name} has no readable image in {self.folder / name}")
+        kept_labels = torch.tensor([labels[i] for i in kept]) if names else None
+        if empty := set(labels).difference([] if kept_labels is None else kept_labels.tolist()):
+            name = names[min(empty)]
+            raise DatasetError(f"the class {name} has no readable image in {self.folder / name}")
         on_disk = LazyImages(tuple(paths[i] for i in kept), self.raise_on_corrupt)
-        return Dataset({IMAGE_MODALITY: torch.stack(decoded) if stackable else on_disk}, labels)
+        return Dataset({IMAGE_MODALITY: torch.stack(decoded) if stackable else on_disk}, kept_labels)
 
     def skip(self, reason: str, error: DatasetError | None = None) -> None:
         if self.raise_on_corrupt:
@@ -182,19 +178,23 @@ class _FolderScanner:
 
 
 SkipCallback = Callable[[str], None]
-"""Called with one line for each file that is left out: its path and the reason."""
+"""Called with one line for each file that is skipped: its path and the reason."""
 
 
 def walk_images(
-    folder: Path, left_out: SkipCallback, follow_links: bool = False, root: Path | None = None, below: bool = True
+    folder: Path,
+    on_skip: SkipCallback,
+    follow_symlinks: bool = False,
+    root: Path | None = None,
+    recursive: bool = True,
 ) -> Iterator[str]:
-    """Yield the paths of the images in a folder, and `below` it in subfolders, in the order of names.
+    """Yield the paths of the images in a folder and, if `recursive`, in its subfolders, in the order of names.
 
-    Entries that cannot be read are left out. Images outside of `root` (default: the folder) are left out unless
-    `follow_links`; links to folders are never followed.
+    Entries that cannot be read are skipped, and so are images outside of `root` (default: the folder), unless
+    `follow_symlinks`; links to folders are never followed.
     """
     real_root = (root or folder).resolve()
-    is_inside = follow_links or folder.resolve().is_relative_to(real_root)
+    is_inside = follow_symlinks or folder.resolve().is_relative_to(real_root)
     remaining = [(str(folder), "folder")]
     while remaining:
         path, kind = remaining.pop()
@@ -205,18 +205,18 @@ def walk_images(
                         ((e.name, _describe_entry(e)) for e in entries if not e.name.startswith(".")), reverse=True
                     )
             except OSError as error:
-                left_out(f"{path} cannot be listed: {error}")
+                on_skip(f"{path} cannot be listed: {error}")
                 continue
-            remaining += [(f"{path}{os.sep}{name}", kind) for name, kind in children if below or kind != "folder"]
+            remaining += [(f"{path}{os.sep}{name}", kind) for name, kind in children if recursive or kind != "folder"]
         elif Path(path).suffix.lower() not in IMAGE_EXTENSIONS:
-            if below and kind == _LINKED_FOLDER:
-                left_out(f"{path} {kind}")
+            if recursive and kind == _LINKED_FOLDER:
+                on_skip(f"{path} {kind}")
         elif kind not in ("file", "link"):
-            left_out(f"{path} {kind}")
-        elif follow_links or (is_inside if kind == "file" else Path(path).resolve().is_relative_to(real_root)):
+            on_skip(f"{path} {kind}")
+        elif follow_symlinks or (is_inside if kind == "file" else Path(path).resolve().is_relative_to(real_root)):
             yield path
         else:
-            left_out(f"{path} is a link out of the folder (include it with follow_symlinks or --follow-symlinks)")
+            on_skip(f"{path} is a link out of the folder (include it with follow_symlinks or --follow-symlinks)")
 
 
 _LINKED_FOLDER = "is a link to a folder, which is not followed"

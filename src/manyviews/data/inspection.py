@@ -9,7 +9,7 @@ from itertools import combinations
 
 from torch import Tensor
 
-from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict
+from manyviews.data.dataset import IMAGE_MODALITY, DatasetDict
 from manyviews.data.image_files import LazyImages, check_image_header
 
 MAX_EXAMPLES = 5
@@ -27,14 +27,10 @@ def find_problems(data: DatasetDict) -> list[str]:
         >>> find_problems(load_dataset("digits"))[:1]
         ['pixels: 3 of 64 features are constant in train']
     """
-    lines = (
-        _find_constant_features(data["train"]),
-        _find_duplicate_ids(data),
-        _find_label_problems(data),
-        _find_absent_modalities(data),
-        _find_tiny_images(data),
-    )
-    return [*data.warnings, *(line for problems in lines for line in problems)]
+    checks = (
+        _find_constant_features, _find_duplicate_ids, _find_label_problems, _find_absent_modalities, _find_tiny_images,
+    )  # fmt: skip
+    return [*data.warnings, *(line for check in checks for line in check(data))]
 
 
 def measure_images(images: Tensor | LazyImages) -> list[tuple[int, int]]:
@@ -60,7 +56,8 @@ def _find_tiny_images(data: DatasetDict) -> Iterator[str]:
             )
 
 
-def _find_constant_features(train: Dataset) -> Iterator[str]:
+def _find_constant_features(data: DatasetDict) -> Iterator[str]:
+    train = data["train"]
     for name, features in train.modalities.items():
         if not isinstance(features, Tensor) or features.dim() == 4:
             continue
@@ -77,8 +74,7 @@ def _find_constant_features(train: Dataset) -> Iterator[str]:
 def _find_duplicate_ids(data: DatasetDict) -> Iterator[str]:
     counts = {split: Counter(part.ids) for split, part in data.splits.items() if part.ids}
     for split, ids in counts.items():
-        duplicates = [name for name, count in ids.items() if count > 1]
-        if duplicates:
+        if duplicates := [name for name, count in ids.items() if count > 1]:
             yield f"{len(duplicates)} duplicate ids in {split}: {', '.join(duplicates[:MAX_EXAMPLES])}"
     for first, second in combinations(counts, 2):
         if both := sorted(counts[first].keys() & counts[second].keys()):
@@ -86,13 +82,12 @@ def _find_duplicate_ids(data: DatasetDict) -> Iterator[str]:
 
 
 def _find_label_problems(data: DatasetDict) -> Iterator[str]:
-    train = data["train"].labels
-    if train is None or train.is_floating_point():
+    labels = data["train"].class_labels
+    if labels is None:
         return
-    train_classes = set(train.tolist())
+    train_classes = set(labels.tolist())
     for split, part in data.splits.items():
-        unknown = sorted(set(part.labels.tolist()) - train_classes) if part.labels is not None else []
-        if unknown:
+        if part.labels is not None and (unknown := sorted(set(part.labels.tolist()) - train_classes)):
             names = ", ".join(data.class_names[label] for label in unknown[:MAX_EXAMPLES])
             yield f"{len(unknown)} classes of {split} are not in train: {names}"
     if len(train_classes) == 1:

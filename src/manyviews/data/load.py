@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from manyviews.data.builtin import load_digits, load_photos
-from manyviews.data.cifar import CIFAR_SPECS, detect_cifar, load_cifar, load_cifar_archive, load_cifar_folder
-from manyviews.data.dataset import DatasetDict, DatasetError, DatasetWarning
+from manyviews.data.cifar import CIFAR_SPECS, detect_cifar, download_cifar, load_cifar
+from manyviews.data.dataset import DatasetDict, DatasetError, DatasetWarning, translate_errors
 from manyviews.data.image_arrays import load_arrays
 from manyviews.data.image_folder import load_image_folder
-from manyviews.data.multimodal_arrays import load_matlab_views
+from manyviews.data.matlab import load_matlab_views
 from manyviews.data.sentiment_features import is_merbench, load_merbench, load_pickle
-from manyviews.utils import BudgetError, describe_type, suggest
+from manyviews.utils import describe_type, suggest
 
 BUILTIN_DATASETS = ("photos", "digits", *CIFAR_SPECS)
 MANUAL_DATASETS = ("imagenet", "imagenet100", "imagenet1k", "ch-sims", "cmu-mosei")
 """Datasets that have recipes but cannot be downloaded automatically."""
 MAX_WARNINGS = 10
 """Maximum number of a dataset's warnings that are raised as `DatasetWarning`."""
+_READERS = {
+    **dict.fromkeys((".npz", ".npy"), load_arrays),
+    **dict.fromkeys((".pkl", ".pickle"), load_pickle),
+    ".mat": load_matlab_views,
+}
 CLASS_LIST_ERROR = "a class list selects subfolders of an image folder, and {} is not an image folder"
 
 
@@ -65,14 +68,14 @@ def load_dataset(
     raise_on_corrupt: bool = False,
     follow_symlinks: bool = False,
 ) -> DatasetDict:
-    """Load a dataset by its name or path; data that is left out or changed raises a `DatasetWarning`.
+    """Load a dataset by its name or path; data that is skipped or changed raises a `DatasetWarning`.
 
     Args:
         source: "photos" or "digits" (built in), "cifar10" or "cifar100" (downloaded once to `get_data_home()`), or a
             path: a folder of images, a CIFAR folder or archive, a .npz or .npy file of images, or multimodal features
             (.npz, .pkl, .mat, or a MERBench folder). "./photos" is a path.
         class_list: text file with the classes (subfolders) to load, one per line.
-        raise_on_corrupt: raise an error for a corrupt image, instead of leaving it out with a warning.
+        raise_on_corrupt: raise an error for a corrupt image, instead of skipping it with a warning.
         follow_symlinks: load images behind links that lead out of the folder.
 
     Raises:
@@ -89,7 +92,7 @@ def load_dataset(
         raise DatasetError(f"{name} cannot be downloaded automatically: download it and pass its path (--data PATH)")
     if not path.exists():
         raise DatasetError(f"no dataset or path {name!r}{suggest(name, BUILTIN_DATASETS)}")
-    with _translate_errors(name):
+    with translate_errors(f"cannot read {name}"):
         if is_image_folder(path):
             return load_image_folder(path, Path(class_list) if class_list else None, raise_on_corrupt, follow_symlinks)
         if class_list is not None:
@@ -102,37 +105,19 @@ def load_dataset(
     return data
 
 
-@contextmanager
-def _translate_errors(source: str) -> Iterator[None]:
-    """Convert any error of a reader to a `DatasetError`."""
-    try:
-        yield
-    except (DatasetError, Warning):
-        raise
-    except (BudgetError, OSError) as error:
-        raise DatasetError(str(error)) from error
-    # A hostile file can make its reader raise anything.
-    except Exception as error:
-        raise DatasetError(f"cannot read {source}: {error!r}") from error
-
-
 def _load_path(path: Path) -> DatasetDict:
     """Load a file, or a folder of CIFAR or MERBench."""
     spec = detect_cifar(path)
     if spec is not None:
-        return load_cifar_folder(path, spec) if path.is_dir() else load_cifar_archive(path, spec)
+        return load_cifar(path, spec)
     if path.is_dir():
         folders = [path / spec.folder for spec in CIFAR_SPECS.values() if detect_cifar(path / spec.folder)]
         if len(folders) > 1:
             raise DatasetError(f"{path} has more than one CIFAR: choose one of {', '.join(map(str, folders))}")
         return _load_path(folders[0]) if folders else load_merbench(path)
-    if path.suffix.lower() in (".npz", ".npy"):
-        return load_arrays(path)
-    if path.suffix.lower() in (".pkl", ".pickle"):
-        return load_pickle(path)
-    if path.suffix.lower() == ".mat":
-        return load_matlab_views(path)
-    raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or a CIFAR archive")
+    if path.suffix.lower() not in _READERS:
+        raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or a CIFAR archive")
+    return _READERS[path.suffix.lower()](path)
 
 
 def _load_builtin(name: str, class_list: str | Path | None) -> DatasetDict:
@@ -145,6 +130,6 @@ def _load_builtin(name: str, class_list: str | Path | None) -> DatasetDict:
     if class_list is not None:
         raise DatasetError(CLASS_LIST_ERROR.format(name))
     if name in CIFAR_SPECS:
-        with _translate_errors(name):
-            return load_cifar(name, get_data_home())
+        with translate_errors(f"cannot read {name}"):
+            return download_cifar(name, get_data_home())
     return load_photos() if name == "photos" else load_digits()

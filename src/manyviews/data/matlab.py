@@ -1,104 +1,67 @@
-"""Read MATLAB .mat files (version 5 to 7): numeric arrays and cells of them only.
+"""MATLAB .mat files, version 5 to 7: a cell `X` of views (n, d) and classes `Y`, read by scipy.
 
-A file is a header of 128 bytes and elements: a type, a length and a body, which may be compressed. An array is an
-element of elements: class, shape, name, numbers.
+scipy trusts a file: an unknown element type makes it follow a wild pointer, nested cells overflow its stack, and a
+header allocates any amount of memory. So it runs in a process of its own, with a limit of memory.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
-from collections.abc import Iterator
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from manyviews.data.dataset import DatasetError
-from manyviews.utils import Budget, BudgetError, check_regular
-
-CHUNK_BYTES = 2**24
-ELEMENT_BYTES = 256
-"""Memory of an element in addition to its content."""
-_NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-_ARRAY, _COMPRESSED = 14, 15
-_CELL, _FIRST_NUMERIC, _LAST_NUMERIC = 1, 6, 15
+from manyviews.data.dataset import DatasetDict, DatasetError
+from manyviews.data.multimodal_arrays import RawSplit, build_dataset
+from manyviews.utils import check_regular, memory_share
 
 
-def load_matlab(path: Path) -> dict[str, Any]:
-    """Load the variables of a file: arrays, and for a cell the list of its arrays in column order.
-
-    Raises:
-        DatasetError: the file is not a .mat file of these versions, or is corrupt.
-    """
-    budget = Budget(path, check_regular(path))
-    budget.take(budget.size)
-    content = path.read_bytes()
-    if content[:8] == b"\x89HDF\r\n\x1a\n" or content[512:520] == b"\x89HDF\r\n\x1a\n":
-        raise DatasetError(
-            f"{path} is a .mat file of version 7.3, which is not supported: save it again with `save -v7` in MATLAB"
+def load_matlab_views(path: Path) -> DatasetDict:
+    """Load the views of a .mat file as modalities view1, view2, ...; every fifth instance of a class is for testing."""
+    *views, labels = _read_arrays(path)
+    labels = labels.reshape(-1)
+    if not (labels == labels.astype(np.int64)).all():
+        raise DatasetError(f"{path}: Y must be integers")
+    labels = labels.astype(np.int64)
+    for i, view in enumerate(views, 1):
+        if view.ndim != 2 or len(view) != len(labels):
+            raise DatasetError(
+                f"{path}: view {i} of X must be ({len(labels)}, d), one row for each of Y, got {view.shape}"
+            )
+    # The rank of each instance within its class.
+    class_rank = np.zeros(len(labels), np.int64)
+    order = np.argsort(labels, kind="stable")
+    _, first, inverse = np.unique(labels[order], return_index=True, return_inverse=True)
+    class_rank[order] = np.arange(len(labels)) - first[inverse]
+    raws = {
+        split: RawSplit(
+            {f"view{i}": view[mask] for i, view in enumerate(views, 1)},
+            labels[mask],
+            ids=tuple(map(str, np.flatnonzero(mask))),
         )
-    if len(content) < 128 or content[126:128] not in (b"IM", b"MI"):
-        raise DatasetError(f"{path} is not a .mat file of version 5 to 7")
-    try:
-        byte_order = "<" if content[126:128] == b"IM" else ">"
-        return dict(_Reader(byte_order, budget).iterate_variables(memoryview(content)[128:]))
-    except BudgetError:
-        raise
-    # A corrupt file can cause any error.
-    except Exception as error:
-        raise DatasetError(f"cannot parse {path} as a .mat file: {error!r}") from error
+        for split, mask in (("train", class_rank % 5 != 4), ("test", class_rank % 5 == 4))
+        if mask.any()
+    }
+    rule = "the file has no splits; every fifth instance of each class is in the test split"
+    return replace(build_dataset(raws, path.stem, str(path), []), split_rule=rule)
 
 
-class _Reader:
-    def __init__(self, byte_order: str, budget: Budget) -> None:
-        self.byte_order, self.budget = byte_order, budget
-
-    def iterate_variables(self, content: memoryview) -> Iterator[tuple[str, Any]]:
-        for kind, body in self.iterate_elements(content):
-            if kind == _COMPRESSED:
-                yield from self.iterate_variables(memoryview(self.decompress(body)))
-            elif kind == _ARRAY:
-                name, value = self.parse_array(body)
-                if value is not None:
-                    yield name, value
-
-    def decompress(self, body: memoryview) -> bytearray:
-        unpacker, out = zlib.decompressobj(), bytearray()
-        rest: memoryview | bytes = body
-        while chunk := unpacker.decompress(rest, CHUNK_BYTES):
-            self.budget.take(2 * len(chunk))  # the array is copied when it grows
-            out += chunk
-            rest = unpacker.unconsumed_tail
-        return out
-
-    def iterate_elements(self, content: memoryview) -> Iterator[tuple[int, memoryview]]:
-        offset = 0
-        while offset + 8 <= len(content):
-            self.budget.take(ELEMENT_BYTES)
-            (word,) = struct.unpack_from(self.byte_order + "I", content, offset)
-            if word >> 16:  # a small element: length and content are in the first eight bytes
-                kind, length = word & 0xFFFF, word >> 16
-                yield kind, content[offset + 4 : offset + 4 + min(length, 4)]
-                offset += 8
-                continue
-            kind, length = struct.unpack_from(self.byte_order + "II", content, offset)
-            if offset + 8 + length > len(content):
-                raise ValueError("the file ends inside an element")
-            yield kind, content[offset + 8 : offset + 8 + length]
-            offset += 8 + length + (-length % 8 if kind != _COMPRESSED else 0)
-
-    def parse_array(self, body: memoryview) -> tuple[str, Any]:
-        """Return name and value; the value is None unless it is a numeric array or a cell of them."""
-        parts = list(self.iterate_elements(body))
-        flags, shape, name = parts[0][1], self.parse_numbers(*parts[1]), bytes(parts[2][1]).decode("latin1")
-        kind = struct.unpack_from(self.byte_order + "I", flags)[0]
-        if kind & 0xFF == _CELL:
-            cells = [self.parse_array(part)[1] for _, part in parts[3:]]
-            return name, None if any(cell is None for cell in cells) else cells
-        if not _FIRST_NUMERIC <= kind & 0xFF <= _LAST_NUMERIC or kind & 0x800:  # text, structs, sparse, complex
-            return name, None
-        return name, self.parse_numbers(*parts[3]).reshape(shape.astype(int), order="F")
-
-    def parse_numbers(self, kind: int, content: memoryview) -> np.ndarray:
-        return np.frombuffer(content, self.byte_order + _NUMBERS[kind])
+def _read_arrays(path: Path) -> list[np.ndarray]:
+    """Read the views and the classes, all of numbers."""
+    if find_spec("scipy") is None:
+        raise DatasetError(f'reading {path} needs scipy: pip install "manyviews[matlab]"')
+    check_regular(path)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "arrays.npz"
+        command = [sys.executable, str(Path(__file__).with_name("_read_matlab.py")), str(path), str(output)]
+        done = subprocess.run([*command, str(memory_share())], capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            lines = done.stderr.strip().splitlines()
+            reason = lines[-1] if lines and done.returncode > 0 else f"its reader ended with {done.returncode}"
+            raise DatasetError(f"cannot read {path}: {reason}")
+        with np.load(output, allow_pickle=False) as arrays:
+            return [arrays[f"arr_{i}"] for i in range(len(arrays))]

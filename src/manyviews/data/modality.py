@@ -86,7 +86,7 @@ class ModalityArray:
             outside = (steps < start[:, None]) | (steps >= (start + self.lengths)[:, None])
             if lost := int((filled & outside & self.mask[:, None]).sum()):
                 messages.append(
-                    f"{self.context}: {lost:,} steps that are not zero are outside the lengths and left out"
+                    f"{self.context}: {lost:,} steps that are not zero are outside the lengths and are skipped"
                 )
         if start.any():
             steps = np.minimum(np.arange(max_length) + start[:, None], max_length - 1)

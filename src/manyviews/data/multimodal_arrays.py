@@ -8,15 +8,13 @@ In a .npz file an array is named `SPLIT/NAME` or `NAME_SPLIT` (or `NAME`, for tr
 - `label` (or `y`): integers for classes, floats for regression targets
 - `id`: a name for each instance
 
-Padding at the front is moved to the end. A .mat file has a cell `X` of views (n, d) and classes `Y`; every fifth
-instance of each class is in the test split.
+Padding at the front is moved to the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ import torch
 from torch import Tensor
 
 from manyviews.data.dataset import Dataset, DatasetDict, DatasetError, get_canonical_split
-from manyviews.data.matlab import load_matlab
 from manyviews.data.modality import ModalityArray
 
 LABELS = ("label", "labels", "y")
@@ -57,7 +54,7 @@ def make_dataset_from_arrays(arrays: Mapping[str, np.ndarray], name: str, contex
                 f"{context}: {key} does not start with a split name: expected train/..., valid/... or test/..."
             )
         if array.ndim == 0:
-            messages.append(f"{context}: {key} is a single value and left out")
+            messages.append(f"{context}: {key} is a single value and is skipped")
             continue
         raw = raws.setdefault(split, RawSplit())
         field_key = split, FIELD_ALIASES.get(entry, entry)
@@ -74,7 +71,7 @@ def make_dataset_from_arrays(arrays: Mapping[str, np.ndarray], name: str, contex
         elif modality and suffix == "mask":
             raw.masks[modality] = array
         elif array.dtype.kind in "US":
-            messages.append(f"{context}: {key} is text, not numbers, and left out")
+            messages.append(f"{context}: {key} is text, not numbers, and is skipped")
         else:
             raw.modalities[entry] = array
     return build_dataset(raws, name, context, messages)
@@ -91,21 +88,6 @@ def read_ids(array: np.ndarray) -> tuple[str, ...]:
     return tuple(i.decode("utf-8", "backslashreplace") if isinstance(i, bytes) else str(i) for i in ids)
 
 
-def stack_rows(rows: object, context: str) -> np.ndarray:
-    """Stack rows of the same shape into one array.
-
-    Raises:
-        DatasetError: the rows have different shapes.
-    """
-    try:
-        return np.asarray(rows)
-    except ValueError as error:
-        raise DatasetError(
-            f"{context}: rows have different shapes: pad them to one array (n, T, d) and save their lengths as "
-            "NAME_lengths"
-        ) from error
-
-
 def parse_key(key: str) -> tuple[str, str]:
     """Parse the key of an array into split and name.
 
@@ -118,37 +100,6 @@ def parse_key(key: str) -> tuple[str, str]:
         if (split := get_canonical_split(split_name)) and name:
             return split, name
     return "train", key
-
-
-def load_matlab_views(path: Path) -> DatasetDict:
-    """Load the views of a .mat file as modalities view1, view2, ..."""
-    variables = load_matlab(path)
-    if not isinstance(variables.get("X"), list) or not isinstance(variables.get("Y"), np.ndarray):
-        raise DatasetError(f"{path}: expected a cell X of views and an array Y of classes, got {', '.join(variables)}")
-    labels = variables["Y"].reshape(-1)
-    if not (labels == labels.astype(np.int64)).all():
-        raise DatasetError(f"{path}: Y must be integers")
-    labels = labels.astype(np.int64)
-    for i, view in enumerate(variables["X"], 1):
-        if not isinstance(view, np.ndarray) or view.ndim != 2 or len(view) != len(labels):
-            got = getattr(view, "shape", "a cell")
-            raise DatasetError(f"{path}: view {i} of X must be ({len(labels)}, d), one row for each of Y, got {got}")
-    # The rank of each instance within its class.
-    class_rank = np.zeros(len(labels), np.int64)
-    order = np.argsort(labels, kind="stable")
-    _, first, inverse = np.unique(labels[order], return_index=True, return_inverse=True)
-    class_rank[order] = np.arange(len(labels)) - first[inverse]
-    raws = {
-        split: RawSplit(
-            {f"view{i}": view[mask] for i, view in enumerate(variables["X"], 1)},
-            labels[mask],
-            ids=tuple(map(str, np.flatnonzero(mask))),
-        )
-        for split, mask in (("train", class_rank % 5 != 4), ("test", class_rank % 5 == 4))
-        if mask.any()
-    }
-    rule = "the file has no splits; every fifth instance of each class is in the test split"
-    return replace(build_dataset(raws, path.stem, str(path), []), split_rule=rule)
 
 
 def build_dataset(raws: Mapping[str, RawSplit], name: str, context: str, messages: list[str]) -> DatasetDict:

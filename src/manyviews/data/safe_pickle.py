@@ -15,8 +15,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from manyviews.data.dataset import DatasetError
-from manyviews.utils import Budget, BudgetError, describe_type
+from manyviews.data.dataset import translate_errors
+from manyviews.utils import Budget, describe_type
 
 OBJECT_BYTES = 64
 """Memory of a number, a list or a reference in addition to its content."""
@@ -242,16 +242,10 @@ def _materialize_one(obj: object, memo: dict[int, tuple[Any, int]]) -> tuple[Any
 
 def load_numpy_pickle(file: IO[bytes], name: str, size: int) -> Any:
     """Load a pickle of `size` bytes that holds numpy arrays; anything else is refused before it is executed."""
-    try:
+    with translate_errors(f"{name} is not a pickle of numpy arrays (nothing in it was executed)"):
         obj, total = _materialize(_NumpyUnpickler(file, Budget(name, size)).load(), {})
         Budget(name, size).take(total)
-    except BudgetError:
-        raise
-    # A corrupt or hostile pickle can cause any error.
-    except Exception as error:
-        reason = f"{error}"[:1000]
-        raise DatasetError(f"{name} is not a pickle of numpy arrays: {reason}. Nothing in it was executed") from error
-    return obj
+        return obj
 
 
 class _Inert(dict[Any, Any]):
@@ -301,13 +295,9 @@ def check_tensor_pickle(file: IO[bytes], name: str, size: int, records: Mapping[
     """Raise if a pickle of `size` bytes holds anything but tensors, numbers, text, lists and dictionaries.
 
     Raises:
-        ValueError: the pickle exceeds its memory budget, or a tensor is larger than its record.
+        DatasetError: it holds something else, exceeds its memory budget, or has a tensor larger than its record.
     """
     reader = _TensorUnpickler(file, Budget(name, size))
     reader.records = records
-    try:
+    with translate_errors("it is not a pickle of tensors"):
         reader.load()
-    except BudgetError:
-        raise
-    except Exception as error:
-        raise DatasetError(f"{error}"[:1000]) from error

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from manyviews.data.dataset import DatasetDict, DatasetError, get_canonical_split
+from manyviews.data.dataset import DatasetDict, DatasetError, get_canonical_split, translate_errors
 from manyviews.data.image_arrays import read_members, read_npy
-from manyviews.data.multimodal_arrays import RawSplit, build_dataset, stack_rows
+from manyviews.data.multimodal_arrays import RawSplit, build_dataset
 from manyviews.data.safe_pickle import load_numpy_pickle
-from manyviews.utils import Budget, BudgetError, check_regular, describe_type
+from manyviews.utils import Budget, check_regular, describe_type
 
 MODALITIES = ("text", "audio", "vision")
 FEATURE_SUFFIXES = ("-UTT", "-FRA")
@@ -41,12 +41,8 @@ def load_pickle(path: Path) -> DatasetDict:
             f"{path}: expected train, valid and test as in MMSA and MultiBench, got {_preview_keys(content)}"
         )
     messages: list[str] = []
-    try:
+    with translate_errors(f"{path} does not have the layout of MMSA or MultiBench"):  # errors of numpy on ragged lists
         raws = {split: _parse_split(part, f"{path}, {split}", size, messages) for split, part in parts.items()}
-    except (DatasetError, BudgetError):
-        raise
-    except (ValueError, TypeError, IndexError, OverflowError) as error:  # numpy, on ragged lists
-        raise DatasetError(f"{path} does not have the layout of MMSA or MultiBench: {error}") from error
     return build_dataset(raws, path.stem, str(path), messages)
 
 
@@ -77,7 +73,13 @@ def _to_array(value: Any, context: str, size: int) -> np.ndarray:
 
     if not isinstance(value, np.ndarray):
         Budget(context, size).take(math.prod(measure(value)))
-    return stack_rows(value, context)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DatasetError(
+            f"{context}: rows have different shapes: pad them to one array (n, T, d) and save their lengths as "
+            "NAME_lengths"
+        ) from error
 
 
 def _parse_split(part: dict[str, Any], context: str, size: int, messages: list[str]) -> RawSplit:
@@ -100,7 +102,7 @@ def _parse_split(part: dict[str, Any], context: str, size: int, messages: list[s
         elif words is not None and features.ndim == 3 and features.shape[1] == words.shape[2]:
             raw.lengths[name] = words[:, 1].sum(1)  # the words, or features that are aligned to the words
     if extra := [key for key in part if key.startswith("regression_labels_")]:
-        messages.append(f"{context}: {', '.join(extra)} are labels of single modalities and left out")
+        messages.append(f"{context}: {', '.join(extra)} are labels of single modalities and are skipped")
     return raw
 
 
@@ -133,8 +135,9 @@ def load_merbench(path: Path) -> DatasetDict:
             labels=_pick_target(corpus, f"{files[0]}, {split}", files[0].stat().st_size), ids=tuple(corpus)
         )
         for folder in folders:
-            raw.modalities[folder.name], raw.lengths[folder.name] = _load_features(folder, tuple(corpus))
-        raw.lengths = {name: raw.lengths[name] for name, features in raw.modalities.items() if features.ndim == 3}
+            raw.modalities[folder.name], lengths = _load_features(folder, raw.ids)
+            if lengths is not None:
+                raw.lengths[folder.name] = lengths
     return build_dataset(raws, path.resolve().name, str(path), messages)
 
 
@@ -142,22 +145,17 @@ def _read_labels(path: Path, messages: list[str]) -> dict[str, dict[str, dict[st
     """Read the labels of each name, by split."""
     corpora: dict[str, dict[str, dict[str, Any]]] = {}
     size = check_regular(path)
-    try:
-        with path.open("rb") as file:
-            for member, _, content in read_members(file, Budget(path, size), by_name=True):
-                split = get_canonical_split(member.partition("_")[0].rstrip("0123456789"))
-                if split is None or split in corpora or not member.endswith("_corpus.npy"):
-                    messages.append(f"{member} of {path} is not read")
-                    continue
-                np.lib.format.read_magic(content)
-                np.lib.format.read_array_header_1_0(content)
-                obj = load_numpy_pickle(content, f"{path}, {member}", size)
-                expected = f"{path}, {member}: expected a dictionary of names"
-                corpora[split] = _use_string_keys(obj[0] if isinstance(obj, list) else obj, expected)
-    except (DatasetError, BudgetError):
-        raise
-    except Exception as error:
-        raise DatasetError(f"{path} does not have the layout of MERBench labels: {error!r}") from error
+    with translate_errors(f"{path} does not have the layout of MERBench labels"), path.open("rb") as file:
+        for member, _, content in read_members(file, Budget(path, size), by_name=True):
+            split = get_canonical_split(member.partition("_")[0].rstrip("0123456789"))
+            if split is None or split in corpora or not member.endswith("_corpus.npy"):
+                messages.append(f"{member} of {path} is skipped")
+                continue
+            np.lib.format.read_magic(content)
+            np.lib.format.read_array_header_1_0(content)
+            obj = load_numpy_pickle(content, f"{path}, {member}", size)
+            expected = f"{path}, {member}: expected a dictionary of names"
+            corpora[split] = _use_string_keys(obj[0] if isinstance(obj, list) else obj, expected)
     if not corpora or not all(corpora.values()):
         raise DatasetError(f"{path}: expected train_corpus, val_corpus and test_corpus, with names")
     return corpora
@@ -165,18 +163,16 @@ def _read_labels(path: Path, messages: list[str]) -> dict[str, dict[str, dict[st
 
 def _pick_target(corpus: dict[str, dict[str, Any]], context: str, size: int) -> np.ndarray:
     """Pick the regression target `val` of each name or, if `val` is absent or constant, the class `emo`."""
-    try:
+    with translate_errors(f"{context}: expected val or emo for each name"):
         values = [labels.get("val") for labels in corpus.values()]
         is_numeric = all(isinstance(value, (int, float)) for value in values)
         if is_numeric and (len(set(values)) > 1 or "emo" not in next(iter(corpus.values()))):
             return np.array(values, np.float32)
         return _to_array([labels["emo"] for labels in corpus.values()], context, size)
-    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DatasetError(f"{context}: expected val or emo for each name, got {error!r}") from error
 
 
-def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Load vectors (n, d) or padded sequences (n, T, d), and their lengths; NaN if a name has no file."""
+def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Load vectors (n, d), or padded sequences (n, T, d) and their lengths; NaN if a name has no file."""
     features: list[np.ndarray | None] = []
     total = 0
     for name in names:
@@ -189,25 +185,20 @@ def _load_features(folder: Path, names: tuple[str, ...]) -> tuple[np.ndarray, np
         size = check_regular(path)
         total += size
         Budget(folder, total).take(total)
-        try:
-            with path.open("rb") as file:
-                features.append(read_npy(file, size).astype(np.float32))
-        except (ValueError, TypeError, OSError, EOFError, MemoryError) as error:
-            raise DatasetError(f"cannot parse {path} as a numeric .npy file: {error}") from error
-    existing = [row for row in features if row is not None]
+        with translate_errors(f"cannot parse {path} as a numeric .npy file"), path.open("rb") as file:
+            features.append(read_npy(file, size).astype(np.float32))
+    existing = [array for array in features if array is not None]
     if not existing:
         raise DatasetError(f"{folder} has no file for any name, such as {names[0]}.npy")
-    shapes = {(row.ndim, row.shape[-1] if row.ndim else 0) for row in existing}
-    if len(shapes) > 1 or next(iter(shapes))[0] not in (1, 2):
+    shapes = {(array.ndim, array.shape[-1] if array.ndim else 0) for array in existing}
+    if len(shapes) > 1 or existing[0].ndim not in (1, 2):
         raise DatasetError(f"{folder}: features must be (d,) or (T, d) with the same d, got {sorted(shapes)}")
-    if existing[0].ndim == 1:
-        missing = np.full_like(existing[0], np.nan)
-        return np.stack([missing if row is None else row for row in features]), np.ones(len(features), np.int64)
-    lengths = np.array([0 if row is None else len(row) for row in features])
-    shape = (len(features), max(1, lengths.max()), existing[0].shape[1])
-    Budget(folder, total).take(4 * math.prod(map(int, shape)))
+    sequences = [None if array is None else np.atleast_2d(array) for array in features]
+    lengths = np.array([0 if sequence is None else len(sequence) for sequence in sequences])
+    shape = (len(sequences), max(1, int(lengths.max())), existing[0].shape[-1])
+    Budget(folder, total).take(4 * math.prod(shape))
     out = np.full(shape, np.nan, np.float32)
-    for i, row in enumerate(features):
-        if row is not None:
-            out[i, : len(row)], out[i, len(row) :] = row, 0
-    return out, lengths
+    for i, sequence in enumerate(sequences):
+        if sequence is not None:
+            out[i, : len(sequence)], out[i, len(sequence) :] = sequence, 0
+    return (out, lengths) if existing[0].ndim == 2 else (out[:, 0], None)

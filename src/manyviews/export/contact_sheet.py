@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from manyviews.utils import escape_control_characters
+from manyviews.utils import atomic_path, escape_control_characters
 
 GAP = 4
 CAPTION_LINE_PX = 13
@@ -82,7 +81,7 @@ def _letterbox(image: Tensor, cell: int) -> Tensor:
     return out
 
 
-def save_png(picture: Image.Image, path: Path) -> None:
+def save_png(image: Image.Image, path: Path) -> None:
     """Write a PNG atomically.
 
     Examples:
@@ -90,10 +89,8 @@ def save_png(picture: Image.Image, path: Path) -> None:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     save_png(draw_contact_sheet([[torch.zeros(3, 8, 8)]]), Path(folder) / "sheet.png")
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        picture.save(temporary, format="PNG")
-        temporary.replace(path)
+        with atomic_path(path) as temporary:
+            image.save(temporary, format="PNG")
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise ValueError(f"cannot write {path}: {error}") from error

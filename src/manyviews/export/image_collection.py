@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 
 import torch
@@ -26,7 +25,7 @@ from manyviews.data import (
     walk_images,
 )
 from manyviews.export.multimodal_embeddings import get_label_type, read_labels
-from manyviews.export.writers import Label
+from manyviews.export.writers import Batch, Label
 from manyviews.loading import choose_eval_batch_size, iterate_file_crops
 from manyviews.models import ImageEncoder
 from manyviews.utils import check_finite, decode_file_name, encode_file_name, track
@@ -52,14 +51,14 @@ class ImageCollection:
     path: Path | None
     """Path of the folder or of the image; None for a dataset."""
     data: DatasetDict | None = None
-    follow_links: bool = False
+    follow_symlinks: bool = False
 
     @classmethod
-    def open(cls, source: str | Path, follow_links: bool = False) -> ImageCollection:
+    def open(cls, source: str | Path, follow_symlinks: bool = False) -> ImageCollection:
         """Open a folder of images (labeled or not), an image file, or anything that `load_dataset` accepts."""
         path = as_path(source)
         if path and (is_image_folder(path) or (path.is_file() and path.suffix.lower() in IMAGE_EXTENSIONS)):
-            return cls(str(source), path, follow_links=follow_links)
+            return cls(str(source), path, follow_symlinks=follow_symlinks)
         data = load_dataset(source)
         for split in data.splits.values():
             _ = split.images  # raises if there are none
@@ -88,9 +87,12 @@ class ImageCollection:
         return self.data[split].images[ids.index(image_id)]
 
     def encode(
-        self, encoder: ImageEncoder, workers: int = 0, left_out: SkipCallback = warn_skipped
-    ) -> Iterator[tuple[list[str], Tensor]]:
-        """Yield ids and representations (B, dim) by batch, in the order of names; only one batch is in memory.
+        self, encoder: ImageEncoder, num_workers: int = 0, on_skip: SkipCallback = warn_skipped
+    ) -> Iterator[Batch]:
+        """Yield ids, representations (B, dim) and labels by batch, in the order of names; one batch is in memory.
+
+        The label of a file is the name of its top-level folder (below the split's folder, if any), or "" without one.
+        For a dataset without labels they are empty.
 
         Raises:
             DatasetError: no image can be read.
@@ -100,26 +102,23 @@ class ImageCollection:
         def skip(line: str) -> None:
             nonlocal first_skipped
             first_skipped = first_skipped or f", first: {line}"
-            left_out(line)
+            on_skip(line)
 
         batches = (
-            self._iterate_files(encoder.size, skip, workers)
-            if self.path
-            else self._iterate_dataset(choose_eval_batch_size(encoder.size))
+            self._iterate_files(encoder.size, num_workers, skip) if self.path else self._iterate_data(encoder.size)
         )
-        for names, images in track(batches, "images", None, lambda batch: len(batch[0])):
+        for ids, images, labels in track(batches, "images", None, lambda batch: len(batch[0])):
             is_empty = False
             h = encoder(images).float().cpu()
-            check_finite(f"representations of {names[0]} and others", h)
-            yield names, h
+            check_finite(f"representations of {ids[0]} and others", h)
+            yield ids, h, labels
         if is_empty:
-            raise DatasetError(
-                f"{self.source} contains no readable image ({', '.join(sorted(IMAGE_EXTENSIONS))}){first_skipped}"
-            )
+            extensions = ", ".join(sorted(IMAGE_EXTENSIONS))
+            raise DatasetError(f"{self.source} contains no readable image ({extensions}){first_skipped}")
 
     @property
     def label_type(self) -> type[str] | type[float]:
-        """Type of the labels that `attach_labels` yields.
+        """Type of the labels that `encode` yields.
 
         Raises:
             DatasetError: there are no labels.
@@ -131,49 +130,29 @@ class ImageCollection:
             raise DatasetError(f"{self.source} has no class folders and so no labels: omit --labels")
         return str
 
-    def attach_labels(
-        self, batches: Iterable[tuple[list[str], Tensor]]
-    ) -> Iterator[tuple[list[str], Tensor, list[Label]]]:
-        """Add the label of each image to the batches of `encode`.
-
-        A file's label is the name of its top-level folder (below the split's folder, if any), or "" without one.
-        """
-        if self.data is not None:
-            splits = self.data.splits.items()
-            all_labels = chain.from_iterable(
-                read_labels(self.data, name, torch.arange(len(split))) for name, split in splits
-            )
-            for ids, vectors in batches:
-                yield ids, vectors, list(islice(all_labels, len(ids)))
-            return
-        assert self.root is not None
-        in_splits = any(get_canonical_split(child.name) == "train" for child in self.root.iterdir() if child.is_dir())
-        for ids, vectors in batches:
-            yield ids, vectors, [next(iter(image_id.split("/")[in_splits:-1]), "") for image_id in ids]
-
-    def _iterate_dataset(self, batch_size: int) -> Iterator[tuple[list[str], Tensor]]:
+    def _iterate_data(self, size: int) -> Iterator[Batch]:
         assert self.data is not None
         for name, split in self.data.splits.items():
             images, ids = split.images, _list_ids(split)
             assert isinstance(images, Tensor)
-            for start in range(0, len(images), batch_size):
-                batch = slice(start, start + batch_size)
-                yield [f"{name}/{image_id}" for image_id in ids[batch]], images[batch]
+            for index in torch.arange(len(split)).split(choose_eval_batch_size(size)):
+                yield [f"{name}/{ids[i]}" for i in index.tolist()], images[index], read_labels(self.data, name, index)
 
-    def _iterate_files(self, size: int, on_skip: SkipCallback, workers: int) -> Iterator[tuple[list[str], Tensor]]:
+    def _iterate_files(self, size: int, num_workers: int, on_skip: SkipCallback) -> Iterator[Batch]:
         assert self.path is not None
         assert self.root is not None
-        paths = walk_images(self.path, on_skip, self.follow_links) if self.path.is_dir() else iter([str(self.path)])
-        for batch in iterate_file_crops(paths, size, workers):
-            names, views = [], []
-            for path, view in batch:
-                if isinstance(view, DatasetError):
-                    on_skip(str(view))
+        in_splits = any(get_canonical_split(child.name) == "train" for child in self.root.iterdir() if child.is_dir())
+        paths = walk_images(self.path, on_skip, self.follow_symlinks) if self.path.is_dir() else iter([str(self.path)])
+        for batch in iterate_file_crops(paths, size, num_workers):
+            images = {}
+            for path, image in batch:
+                if isinstance(image, DatasetError):
+                    on_skip(str(image))
                 else:
-                    names.append(encode_file_name(Path(os.path.relpath(path, self.root)).as_posix()))
-                    views.append(view)
-            if names:
-                yield names, torch.stack(views)
+                    images[encode_file_name(Path(os.path.relpath(path, self.root)).as_posix())] = image
+            if images:
+                labels: list[Label] = [next(iter(name.split("/")[in_splits:-1]), "") for name in images]
+                yield list(images), torch.stack(list(images.values())), labels
 
 
 def _list_ids(split: Dataset) -> Sequence[str]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyviews.data import DatasetDict, DatasetError
 from manyviews.evaluation import average_embeddings
-from manyviews.export.writers import Label
+from manyviews.export.writers import Batch, Label
 from manyviews.loading import CHUNK_INSTANCES, ModalityLoader, embed_multimodal, encode_multimodal
 from manyviews.models import MultimodalEmbedder, MultimodalEncoder
 from manyviews.utils import check_finite
@@ -20,7 +20,7 @@ What = Literal["h", "z", "each-modality"]
 
 def iterate_embeddings(
     model: MultimodalEncoder | MultimodalEmbedder, data: DatasetDict, what: What = "h"
-) -> Iterator[tuple[list[str], Tensor, list[Label]]]:
+) -> Iterator[Batch]:
     """Yield ids, vectors and labels (if any) of all instances by batch.
 
     An id is SPLIT/ID, or SPLIT/INDEX if the data has no ids. If the library split the data
@@ -42,9 +42,7 @@ def iterate_embeddings(
     yield [ids[i] for i in order], torch.cat(vectors)[order], [labels[i] for i in order if labels]
 
 
-def _encode_splits(
-    model: MultimodalEncoder | MultimodalEmbedder, data: DatasetDict, what: What
-) -> Iterator[tuple[list[str], Tensor, list[Label]]]:
+def _encode_splits(model: MultimodalEncoder | MultimodalEmbedder, data: DatasetDict, what: What) -> Iterator[Batch]:
     encoder = model.encoder if isinstance(model, MultimodalEmbedder) else model
     for name, split in data.splits.items():
         loader = ModalityLoader(split, encoder.names)

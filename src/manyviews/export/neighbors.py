@@ -26,7 +26,7 @@ class Query:
     id: str | None
 
 
-def make_query(name: str, pictures: ImageCollection) -> Query:
+def make_query(name: str, images: ImageCollection) -> Query:
     """Make a query from a file or from the id of an image of the collection.
 
     Examples:
@@ -39,26 +39,26 @@ def make_query(name: str, pictures: ImageCollection) -> Query:
     path = Path(name).expanduser()
     if path.is_file():
         query_id = None
-        if pictures.root is not None:
+        if images.root is not None:
             # Keep a link's own path (not its target): ids are paths as the folder lists them.
-            location, root = path.parent.resolve() / path.name, pictures.root.resolve()
+            location, root = path.parent.resolve() / path.name, images.root.resolve()
             if location.is_relative_to(root):
                 query_id = encode_file_name(location.relative_to(root).as_posix())
         return Query(name, read_image(path), query_id)
     try:
-        return Query(name, pictures[name], name)
+        return Query(name, images[name], name)
     except KeyError as error:
-        raise DatasetError(f"query {name} is neither a file nor an image of {pictures.source}") from error
+        raise DatasetError(f"query {name} is neither a file nor an image of {images.source}") from error
 
 
 def find_nearest(
     encoder: ImageEncoder,
     queries: Sequence[Query],
-    pictures: ImageCollection,
+    images: ImageCollection,
     *,
     k: int = 8,
-    workers: int = 0,
-    left_out: SkipCallback = warn_skipped,
+    num_workers: int = 0,
+    on_skip: SkipCallback = warn_skipped,
 ) -> Mapping[str, list[tuple[str, float]]]:
     """Find the `k` images nearest to each query: their ids and cosines, nearest first.
 
@@ -77,7 +77,7 @@ def find_nearest(
     query_h = normalize(torch.cat([encoder([query.image]) for query in queries]).float().cpu(), dim=1)
     check_finite("representations of the queries", query_h)
     neighbors: dict[str, list[tuple[str, float]]] = {query.name: [] for query in queries}
-    for names, h in pictures.encode(encoder, workers, left_out):
+    for names, h, _ in images.encode(encoder, num_workers, on_skip):
         cosines = query_h @ normalize(h, dim=1).T
         for query, row in zip(queries, cosines, strict=True):
             values, index = row.topk(min(k + 1, len(names)))  # k + 1: the query itself may be one of them

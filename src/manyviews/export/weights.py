@@ -19,7 +19,7 @@ TOLERANCE = 1e-4
 """Max difference between ONNX and PyTorch outputs, relative to the largest output."""
 
 
-def to_torchvision_state_dict(encoder: nn.Module, about: EncoderConfig) -> tuple[dict[str, Tensor], str]:
+def to_torchvision_state_dict(encoder: nn.Module, config: EncoderConfig) -> tuple[dict[str, Tensor], str]:
     """Rename weights to torchvision's names; return them and the Python code that loads them.
 
     A ResNet narrower or shallower than torchvision's is padded with zeros: channels that stay zero, and blocks that
@@ -28,17 +28,17 @@ def to_torchvision_state_dict(encoder: nn.Module, about: EncoderConfig) -> tuple
     Raises:
         EncoderError: torchvision has no matching model.
     """
-    package, _, model = about.encoder.partition(":")
+    package, _, model = config.encoder.partition(":")
     state = {name: tensor.detach().cpu() for name, tensor in encoder.state_dict().items()}
     if package == "torchvision":
         load = (
             f"model = torchvision.models.get_model({model!r})\nmodel.load_state_dict(weights, strict=False)  # no head"
         )
         return state, load
-    if about.encoder not in TORCHVISION:
-        raise EncoderError(f"torchvision has no counterpart of {about.encoder}: export to safetensors or onnx instead")
-    model = TORCHVISION[about.encoder]
-    stem = about.options.get("stem") or ("strided" if about.encoder == "resnet-small" else "imagenet")
+    if config.encoder not in TORCHVISION:
+        raise EncoderError(f"torchvision has no counterpart of {config.encoder}: export to safetensors or onnx instead")
+    model = TORCHVISION[config.encoder]
+    stem = config.options.get("stem") or ("strided" if config.encoder == "resnet-small" else "imagenet")
     lines = [f"model = torchvision.models.{model}()", "model.fc = torch.nn.Identity()"]
     if stem != "imagenet":
         stride = 2 if stem == "strided" else 1

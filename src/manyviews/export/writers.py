@@ -9,14 +9,13 @@
 from __future__ import annotations
 
 import csv
-import json
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from torch import Tensor
@@ -24,32 +23,23 @@ from torch import Tensor
 from manyviews.utils import atomic_path, check_writable, escape_surrogates
 
 Label = str | float
-WriteFunction = Callable[..., None]
-"""Writes ids, vectors (n, d) or (n, N, d) for N modalities, and labels if the file has them."""
-NPY_HEADER_BYTES = 128
-"""Fixed size of our .npy headers: the shape is filled in at the end."""
-IDS_PER_CHUNK = 4096
-"""Ids in memory while they are copied into an archive."""
+Batch = tuple[list[str], Tensor, list[Label]]
+"""Ids, vectors (B, d) or (B, N, d) for N modalities, and labels, or no labels."""
+WriteFunction = Callable[[list[list[Label]], Tensor], None]
+"""Writes the columns of a batch (ids, and labels if the file has them) and its vectors (B, N, d) of N modalities."""
 
 
 @dataclass(frozen=True)
 class _Layout:
     dim: int
     modalities: tuple[str, ...]
-    labels: type[str] | type[float] | None
-
-    @property
-    def header(self) -> list[str]:
-        return ["id"] if self.labels is None else ["id", "label"]
-
-    def describe(self, ids: Sequence[str], labels: Sequence[Label]) -> Iterator[tuple[Label, ...]]:
-        """Yield the leading cells of each line."""
-        return zip(ids, strict=True) if self.labels is None else zip(ids, labels, strict=True)
+    columns: dict[str, type[str] | type[float]]
+    """Type of `id` and, if the file has labels, of `label`."""
 
 
 def check_embedding_path(path: Path, inputs: Iterable[str | Path] = (), modalities: bool = False) -> None:
     """Raise early if the file cannot be written or is one of the inputs."""
-    check_writable(path, (".npy", *_WRITERS), inputs)
+    check_writable(path, _WRITERS, inputs)
     if path.suffix.lower() == ".npy":
         if modalities:
             raise ValueError(f"{path} cannot store an array per modality: use a .npz, .csv or .parquet file")
@@ -61,8 +51,10 @@ def check_embedding_path(path: Path, inputs: Iterable[str | Path] = (), modaliti
 @contextmanager
 def open_embedding_writer(
     path: Path, dim: int, *, modalities: Sequence[str] = (), labels: type[str] | type[float] | None = None
-) -> Iterator[WriteFunction]:
-    """Yield a function that appends vectors; the file appears, complete, if the block succeeds.
+) -> Iterator[Callable[..., None]]:
+    """Yield a function that appends ids, vectors (B, d) or (B, N, d), and labels.
+
+    The file appears, complete, if the block succeeds.
 
     Args:
         path: the file; its suffix selects the format.
@@ -79,15 +71,9 @@ def open_embedding_writer(
         ['a.jpg', 'b.jpg']
     """
     check_embedding_path(path, modalities=bool(modalities))
-    suffix, layout = path.suffix.lower(), _Layout(dim, tuple(modalities), labels)
+    layout = _Layout(dim, tuple(modalities), {"id": str} if labels is None else {"id": str, "label": labels})
     shape = (len(modalities), dim) if modalities else (dim,)
-    with ExitStack() as stack:
-        temporary = stack.enter_context(atomic_path(path))
-        if suffix == ".npy":
-            ids_path = stack.enter_context(atomic_path(get_ids_path(path)))
-            write = stack.enter_context(_write_npy(temporary, ids_path, layout))
-        else:
-            write = stack.enter_context(_WRITERS[suffix](temporary, layout))
+    with _WRITERS[path.suffix.lower()](path, layout) as write:
 
         def check_and_write(ids: Sequence[str], vectors: Tensor, batch_labels: Sequence[Label] = ()) -> None:
             if vectors.shape != (len(ids), *shape):
@@ -97,9 +83,10 @@ def open_embedding_writer(
             num_labels = 0 if labels is None else len(ids)
             if len(batch_labels) != num_labels:
                 raise ValueError(f"expected {num_labels} labels for {len(ids)} ids, got {len(batch_labels)}")
+            columns = [ids, batch_labels][: len(layout.columns)]
+            escaped = [[escape_surrogates(v) if isinstance(v, str) else v for v in values] for values in columns]
             if ids:
-                escaped = [escape_surrogates(label) if isinstance(label, str) else label for label in batch_labels]
-                write([escape_surrogates(name) for name in ids], vectors, escaped)
+                write(escaped, vectors if modalities else vectors[:, None])
 
         yield check_and_write
 
@@ -109,124 +96,100 @@ def get_ids_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}.ids.csv")
 
 
-def _make_npy_header(dtype: str, *shape: int) -> bytes:
-    text = repr({"descr": dtype, "fortran_order": False, "shape": shape})
-    return (
-        b"\x93NUMPY\x01\x00"
-        + (NPY_HEADER_BYTES - 10).to_bytes(2, "little")
-        + text.ljust(NPY_HEADER_BYTES - 11).encode()
-        + b"\n"
-    )
+class _GrowingArray:
+    """Batches of an array in a temporary file, because a .npy header has the number of rows and the longest text."""
+
+    def __init__(self, file: IO[bytes], dtype: str, *shape: int) -> None:
+        self.file, self.dtype, self.count, self.shape = file, np.dtype(dtype), 0, shape
+
+    def append(self, values: Tensor | list[Label]) -> None:
+        batch = np.asarray(values, "U" if self.dtype.kind == "U" else self.dtype)
+        np.save(self.file, batch)
+        self.count += len(batch)
+        self.dtype = np.promote_types(self.dtype, batch.dtype)
+
+    def copy(self, target: IO[bytes]) -> None:
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count, *self.shape)}
+        np.lib.format.write_array_header_1_0(target, header)
+        end = self.file.tell()
+        self.file.seek(0)
+        while self.file.tell() < end:
+            target.write(np.load(self.file).astype(self.dtype).tobytes())
 
 
 @contextmanager
-def _open_array(path: Path, dim: int) -> Iterator[Callable[[Tensor], None]]:
-    count = 0
+def _write_npy(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
+    with (
+        atomic_path(path) as temporary,
+        _write_csv(get_ids_path(path), replace(layout, dim=0)) as write_ids,
+        tempfile.TemporaryFile(dir=path.parent) as buffer,
+    ):
+        array = _GrowingArray(buffer, "<f4", layout.dim)
 
-    def append(vectors: Tensor) -> None:
-        nonlocal count
-        count += len(vectors)
-        file.write(vectors.numpy().astype("<f4").tobytes())
-
-    with path.open("wb") as file:
-        file.write(_make_npy_header("<f4", 0, dim))
-        yield append
-        file.seek(0)
-        file.write(_make_npy_header("<f4", count, dim))
-
-
-@contextmanager
-def _write_npy(temporary: Path, ids_path: Path, layout: _Layout) -> Iterator[WriteFunction]:
-    with ids_path.open("w", newline="", encoding="utf-8") as file, _open_array(temporary, layout.dim) as append:
-        writer = csv.writer(file)
-        writer.writerow(layout.header)
-
-        def write(ids: Sequence[str], vectors: Tensor, labels: Sequence[Label]) -> None:
-            append(vectors)
-            writer.writerows(layout.describe(ids, labels))
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
+            array.append(vectors[:, 0])
+            write_ids(columns, vectors[:, :0])
 
         yield write
-
-
-class _Column:
-    """Values buffered in a file, because the members of an archive are written one after another."""
-
-    def __init__(self, path: Path, kind: type[str] | type[float]) -> None:
-        self.path, self.kind, self.count, self.max_length = path, kind, 0, 1
-        path.touch()
-
-    def add(self, values: Sequence[Label]) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(value) + "\n" for value in values)
-        self.count += len(values)
-        if self.kind is str:
-            self.max_length = max(self.max_length, *(len(str(value)) for value in values))
-
-    def copy(self, archive: zipfile.ZipFile, name: str) -> None:
-        dtype = "<f8" if self.kind is float else f"<U{self.max_length}"
-        with archive.open(name, "w", force_zip64=True) as member, self.path.open(encoding="utf-8") as lines:
-            member.write(_make_npy_header(dtype, self.count))
-            while values := [json.loads(line) for line in islice(lines, IDS_PER_CHUNK)]:
-                member.write(np.array(values, dtype).tobytes())
+        with temporary.open("wb") as file:
+            array.copy(file)
 
 
 @contextmanager
-def _write_npz(temporary: Path, layout: _Layout) -> Iterator[WriteFunction]:
-    names = [*(layout.modalities or ("vectors",)), "ids", "labels"]
-    parts = [temporary.with_name(f"{temporary.name}.{i}") for i in range(len(names))]
-    *arrays, ids_part, labels_part = parts
-    try:
-        columns = [_Column(ids_part, str)] + ([_Column(labels_part, layout.labels)] if layout.labels else [])
-        with ExitStack() as stack:
-            appends = [stack.enter_context(_open_array(part, layout.dim)) for part in arrays]
+def _write_npz(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
+    with atomic_path(path) as temporary, ExitStack() as stack:
 
-            def write(ids: Sequence[str], vectors: Tensor, labels: Sequence[Label]) -> None:
-                for append, matrix in zip(appends, vectors.unbind(1) if layout.modalities else (vectors,), strict=True):
-                    append(matrix)
-                for column, values in zip(columns, (ids, labels), strict=False):
-                    column.add(values)
+        def add_array(dtype: str, *shape: int) -> _GrowingArray:
+            return _GrowingArray(stack.enter_context(tempfile.TemporaryFile(dir=path.parent)), dtype, *shape)
 
-            yield write
+        arrays = [(name, add_array("<f4", layout.dim)) for name in layout.modalities or ("vectors",)]
+        arrays += [(f"{name}s", add_array("<f8" if kind is float else "<U1")) for name, kind in layout.columns.items()]
+
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
+            batches: list[Tensor | list[Label]] = [*vectors.unbind(1), *columns]
+            for (_, array), batch in zip(arrays, batches, strict=True):
+                array.append(batch)
+
+        yield write
         with zipfile.ZipFile(temporary, "w") as archive:
-            for part, name in zip(arrays, names, strict=False):
-                archive.write(part, f"{name}.npy")
-            for column, name in zip(columns, ("ids", "labels"), strict=False):
-                column.copy(archive, f"{name}.npy")
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
+            for name, array in arrays:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    array.copy(member)
 
 
 @contextmanager
-def _write_csv(temporary: Path, layout: _Layout) -> Iterator[WriteFunction]:
-    with temporary.open("w", newline="", encoding="utf-8") as file:
+def _write_csv(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
+    with atomic_path(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         prefixes = [f"{name}." for name in layout.modalities] or [""]
-        writer.writerow([*layout.header, *(f"{prefix}{i}" for prefix in prefixes for i in range(layout.dim))])
+        writer.writerow([*layout.columns, *(f"{prefix}{i}" for prefix in prefixes for i in range(layout.dim))])
 
-        def write(ids: Sequence[str], vectors: Tensor, labels: Sequence[Label]) -> None:
-            lines = zip(layout.describe(ids, labels), vectors.flatten(1).tolist(), strict=True)
-            writer.writerows([*first, *(f"{value:.9g}" for value in vector)] for first, vector in lines)
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
+            lines = zip(*columns, vectors.flatten(1).tolist(), strict=True)
+            writer.writerows([*first, *(f"{value:.9g}" for value in vector)] for *first, vector in lines)
 
         yield write
 
 
 @contextmanager
-def _write_parquet(temporary: Path, layout: _Layout) -> Iterator[WriteFunction]:
+def _write_parquet(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
     arrow, parquet = _import_pyarrow()
-    kinds = {str: arrow.string(), float: arrow.float64()}
-    first = [("id", kinds[str])] + ([("label", kinds[layout.labels])] if layout.labels else [])
+    types = [arrow.float64() if kind is float else arrow.string() for kind in layout.columns.values()]
     vector = arrow.list_(arrow.float32(), layout.dim)
-    schema = arrow.schema([*first, *((name, vector) for name in layout.modalities or ("vector",))])
+    names = [*layout.columns, *(layout.modalities or ("vector",))]
+    schema = arrow.schema(list(zip(names, types + [vector] * (len(names) - len(types)), strict=True)))
     # Pass an open file: pyarrow accepts only UTF-8 paths.
-    with temporary.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
+    with (
+        atomic_path(path) as temporary,
+        temporary.open("wb") as file,
+        parquet.ParquetWriter(file, schema) as writer,
+    ):
 
-        def write(ids: Sequence[str], vectors: Tensor, labels: Sequence[Label]) -> None:
-            columns = [arrow.array(ids), *([arrow.array(labels, kinds[layout.labels])] if layout.labels else [])]
-            for matrix in vectors.unbind(1) if layout.modalities else (vectors,):
-                values = arrow.array(matrix.contiguous().numpy().ravel())
-                columns.append(arrow.FixedSizeListArray.from_arrays(values, layout.dim))
-            writer.write_table(arrow.table(columns, schema=schema))
+        def write(columns: list[list[Label]], vectors: Tensor) -> None:
+            arrays = [arrow.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+            matrices = (arrow.array(matrix.contiguous().numpy().ravel()) for matrix in vectors.unbind(1))
+            arrays += [arrow.FixedSizeListArray.from_arrays(matrix, layout.dim) for matrix in matrices]
+            writer.write_table(arrow.table(arrays, schema=schema))
 
         yield write
 
@@ -241,6 +204,7 @@ def _import_pyarrow() -> tuple[Any, Any]:
 
 
 _WRITERS: dict[str, Callable[[Path, _Layout], AbstractContextManager[WriteFunction]]] = {
+    ".npy": _write_npy,
     ".npz": _write_npz,
     ".csv": _write_csv,
     ".parquet": _write_parquet,
