@@ -1,7 +1,9 @@
 """The list of commands. Errors and warnings are printed as one line, not as a traceback."""
 
+import inspect
 import io
 import os
+import re
 import signal
 import sys
 import warnings
@@ -11,27 +13,32 @@ import tyro
 
 import manyviews
 from manyviews.cli.common import is_first_rank, print_error, print_lines
-from manyviews.cli.embed import embed_command
+from manyviews.cli.embed_command import embed_command
 from manyviews.cli.evaluate_command import evaluate_command
-from manyviews.cli.export_run import export_command
+from manyviews.cli.export_command import export_command
 from manyviews.cli.inspect_command import inspect_command
-from manyviews.cli.list_losses import list_losses_command
-from manyviews.cli.preview_views import preview_views_command
+from manyviews.cli.losses_command import losses_command
+from manyviews.cli.preview_command import preview_command
 from manyviews.cli.report_command import report_command
 from manyviews.cli.reproduce_command import reproduce_command
-from manyviews.cli.search import search_command
+from manyviews.cli.search_command import search_command
 from manyviews.cli.train_command import train_command
 from manyviews.utils import PARENT_PID
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "inspect": inspect_command,
-    "preview-views": preview_views_command,
-    "list-losses": list_losses_command,
+    "train": train_command,
+    "evaluate": evaluate_command,
     "embed": embed_command,
     "search": search_command,
     "export": export_command,
     "report": report_command,
+    "inspect": inspect_command,
+    "preview": preview_command,
+    "losses": losses_command,
+    "reproduce": reproduce_command,
 }
+TYRO_CONFIG = (tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
+"""Flags do not take None, and flags of a group are not prefixed by its name."""
 
 
 def run_command() -> int:
@@ -43,16 +50,12 @@ def run_command() -> int:
         print_lines(f"manyviews {manyviews.__version__}")
         return 0
     try:
+        description = f"Contrastive learning from any number of views. This is version {manyviews.__version__}."
         app = tyro.extras.SubcommandApp()
-        factories = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}
-        for name, command in ({name: make(sys.argv[1:]) for name, make in factories.items()} | COMMANDS).items():
-            app.command(name=name)(command)
+        for name, command in COMMANDS.items():
+            app.command(name=name)(_join_help_lines(command))
         _catch_signals()
-        app.cli(
-            prog="manyviews",
-            description="Contrastive learning from any number of views.",
-            config=(tyro.conf.DisallowNone,),
-        )
+        app.cli(prog="manyviews", description=description, config=TYRO_CONFIG)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
@@ -76,6 +79,12 @@ def run_command() -> int:
         is_child = not is_first_rank() and PARENT_PID in os.environ
         return 0 if is_child else getattr(stop, "exit_code", 130)
     return 0
+
+
+def _join_help_lines(command: Callable[..., None]) -> Callable[..., None]:
+    """Join the lines of the text of each argument: tyro would keep the line breaks."""
+    command.__doc__ = re.sub(r"\n {8} *", " ", inspect.getdoc(command) or "")
+    return command
 
 
 class _Terminated(KeyboardInterrupt):

@@ -1,30 +1,27 @@
 """`manyviews inspect`: print the content of a dataset and possible problems."""
 
 import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from manyviews.cli.common import print_lines, show_table
+from manyviews.cli.common import DataArg, OptionalPath, print_lines, show_table
 
 if TYPE_CHECKING:
     from manyviews.data import Dataset
 
 
 def inspect_command(
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    class_list: Path | None = None,
+    data: DataArg,
+    class_list: OptionalPath = None,
     raise_on_corrupt: bool = False,
     follow_symlinks: bool = False,
 ) -> None:
     """Print the splits, modalities, shapes, lengths, labels and missing entries of a dataset, and possible problems.
 
     Args:
-        data: photos, digits, cifar10, cifar100, or the path of an image folder or a .npz, .npy, .pkl or .mat file.
-        class_list: text file with the names of the classes (subfolders) to use, one per line.
-        raise_on_corrupt: stop with an error at a corrupt image instead of skipping it with a warning.
-        follow_symlinks: follow symbolic links that lead out of the image folder.
+        data: Dataset: photos, digits, cifar10, cifar100, an image folder, or a .npz, .npy, .pkl or .mat file.
+        class_list: Text file with the names of the classes (subfolders) to use, one per line.
+        raise_on_corrupt: Stop with an error at a corrupt image instead of skipping it with a warning.
+        follow_symlinks: Follow symbolic links that lead out of the image folder.
     """
     from manyviews.data import DatasetWarning, find_problems, load_dataset
 

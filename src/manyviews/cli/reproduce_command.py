@@ -1,85 +1,52 @@
 """`manyviews reproduce`."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from manyviews.cli.common import OutputFlag, make_lazy_stub, print_lines, show_table
-
-if TYPE_CHECKING:
-    from manyviews.reproduce import ReproduceOptions, TrialRunner
+import manyviews
+from manyviews.cli.common import OptionalPath, OutputFlag, Unset, print_lines, show_table
 
 
-_SUMMARY = "Reproduce a table or figure of the paper; --list shows them."
-
-
-def reproduce_command(arguments: list[str]) -> Callable[..., None]:
-    """The command, with the fields of `ReproduceOptions` as flags."""
-    if arguments[:1] != ["reproduce"]:
-        return make_lazy_stub(_SUMMARY)
-
-    from manyviews.reproduce import ReproduceOptions
-
-    def command(
-        table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")] = "",
-        options: Annotated[ReproduceOptions, tyro.conf.arg(name="")] = ReproduceOptions(),  # noqa: B008 (frozen)
-        output: Annotated[Path, OutputFlag] = Path("results"),
-        overwrite: bool = False,
-        runs: Path | None = None,
-        launcher: Literal["local", "slurm"] = "local",
-        jobs: int = 1,
-        slurm: tuple[str, ...] = (),
-        dry_run: bool = False,
-        list_tables: Annotated[bool, tyro.conf.arg(name="list")] = False,
-    ) -> None:
-        """Reproduce a table or figure of the paper; --list shows them.
-
-        Finished trials are not run again, killed ones are resumed. A failed trial is reported and does not stop others.
-
-        Args:
-            table: table1, knn, multimodal, other-losses, memory, views, batch-size, fixed-batch, theorem or principles.
-            options: subset and size of the table.
-            output: folder of the tables and figures. A table made with other options is not replaced.
-            overwrite: replace a table made with other options.
-            runs: folder of the runs, which tables may share; OUTPUT/runs if not given.
-            launcher: local processes, or SLURM jobs (needs the extra slurm).
-            jobs: number of parallel local processes.
-            slurm: SLURM job parameters as NAME=VALUE, with submitit's names (slurm_partition=gpu).
-            dry_run: list the trials and their estimated training time without running them.
-            list_tables: list the tables and figures.
-        """
-        if list_tables:
-            print_tables()
-        else:
-            run_reproduce(table, options, output, overwrite, runs, launcher, jobs, slurm, dry_run)
-
-    return command
-
-
-def print_tables() -> None:
-    from manyviews.reproduce import ANALYSES, EXPERIMENTS
-
-    tables = {**{name: experiment.description for name, experiment in EXPERIMENTS.items()}, **ANALYSES}
-    show_table(("table or figure", "content"), list(tables.items()))
-
-
-def run_reproduce(
-    table: str,
-    options: "ReproduceOptions",
-    output: Path,
-    overwrite: bool,
-    runs: Path | None,
-    launcher: Literal["local", "slurm"],
-    jobs: int,
-    slurm: tuple[str, ...],
-    dry_run: bool,
+def reproduce_command(
+    options: Annotated[manyviews.reproduce.ReproduceOptions, tyro.conf.arg(name="")],
+    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE"), Unset] = "",
+    output: Annotated[Path, OutputFlag] = Path("results"),
+    overwrite: bool = False,
+    runs: OptionalPath = None,
+    launcher: Literal["local", "slurm"] = "local",
+    jobs: int = 1,
+    slurm: Annotated[tuple[str, ...], Unset] = (),
+    dry_run: bool = False,
+    list_tables: Annotated[bool, tyro.conf.arg(name="list")] = False,
 ) -> None:
+    """Reproduce a table or figure of the paper; --list shows them.
+
+    Finished trials are not run again, killed ones are resumed. A failed trial is reported and does not stop others.
+
+    Args:
+        options: Subset and size of the table.
+        table: table1, knn, multimodal, other-losses, memory, views, batch-size, fixed-batch, theorem or principles.
+        output: Folder of the tables and figures. A table made with other options is not replaced.
+        overwrite: Replace a table made with other options.
+        runs: Folder of the runs, which tables may share. Default: OUTPUT/runs.
+        launcher: Local processes, or SLURM jobs (needs the extra slurm).
+        jobs: Number of parallel local processes.
+        slurm: SLURM job parameters as NAME=VALUE, with submitit's names (slurm_partition=gpu).
+        dry_run: List the trials and their estimated training time without running them.
+        list_tables: List the tables and figures.
+    """
     from manyviews.reproduce import ANALYSES, EXPERIMENTS, UNJUDGED_SCALES, TrialRunner, get_experiment, reproduce_table
 
+    tables = {**{name: experiment.description for name, experiment in EXPERIMENTS.items()}, **ANALYSES}
+    if list_tables:
+        show_table(("table or figure", "content"), list(tables.items()))
+        return
     if not table:
-        raise ValueError(f"a TABLE is required: {', '.join([*EXPERIMENTS, *ANALYSES])}")
+        raise ValueError(f"a TABLE is required: {', '.join(tables)}")
     if table not in ANALYSES:
         get_experiment(table)
     if jobs < 1 or options.seeds < 1:
@@ -114,7 +81,9 @@ def _parse_key_values(pairs: tuple[str, ...]) -> dict[str, str | int]:
     return parameters
 
 
-def _print_plan(table: str, options: "ReproduceOptions", launch: "TrialRunner") -> None:
+def _print_plan(
+    table: str, options: manyviews.reproduce.ReproduceOptions, launch: manyviews.reproduce.TrialRunner
+) -> None:
     from manyviews.reproduce import ANALYSES, estimate_seconds, list_lr_searched, make_lr_search_trials, make_trials
     from manyviews.utils import format_duration
 

@@ -4,6 +4,7 @@ from manyviews.training.checkpoints import list_checkpoints
 from manyviews.training.config import (
     DEFAULT_BATCH_SIZE,
     EXTENSIONS_KEY,
+    FIRST_FIELDS,
     PROVENANCE_KEY,
     Config,
     ConfigError,
@@ -60,6 +61,7 @@ __all__ = [
     "ENCODER_FILE",
     "EVALUATION_FILE",
     "EXTENSIONS_KEY",
+    "FIRST_FIELDS",
     "HEAD_FILE",
     "LARGE_IMAGE_SIZE",
     "LARS",

@@ -1,4 +1,4 @@
-"""`manyviews list-losses`: print all losses."""
+"""`manyviews losses`: print all losses."""
 
 from typing import TYPE_CHECKING
 
@@ -6,11 +6,11 @@ if TYPE_CHECKING:
     from manyviews.losses import MultiViewLoss
 
 
-def list_losses_command(views: int = 4) -> None:
+def losses_command(views: int = 4) -> None:
     """Print every loss with its equation, its cost and the paper's principles, which are measured.
 
     Args:
-        views: number of views per instance at which the principles are measured.
+        views: Number of views per instance at which the principles are measured.
     """
     from rich.console import Console
     from rich.table import Table
@@ -18,25 +18,13 @@ def list_losses_command(views: int = 4) -> None:
     from manyviews.losses import LOSSES, check_principles
 
     table = Table(caption=_LEGEND.format(views=views), caption_justify="left", pad_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("loss per instance")
-    table.add_column("cost", no_wrap=True)
-    table.add_column("P1", justify="center")
-    table.add_column("P2", justify="center")
-    table.add_column("P3", justify="right")
-    table.add_column("coupling")
+    for name in ("name", "loss per instance", "cost", "P1", "P2", "P3", "coupling"):
+        table.add_column(name, no_wrap=name in ("name", "cost"), justify="right" if name == "P3" else "left")
     for name, make_loss in LOSSES.items():
         loss = make_loss()
         report = check_principles(loss, views=int(min(views, loss.max_views)))
-        table.add_row(
-            name,
-            loss.equation,
-            describe_cost(loss),
-            _MARKS[report.simultaneous_alignment],
-            _MARKS[report.accurate_energy],
-            str(report.terms),
-            report.coupling,
-        )
+        principles = ("✓" if holds else "✗" for holds in (report.simultaneous_alignment, report.accurate_energy))
+        table.add_row(name, loss.equation, describe_cost(loss), *principles, str(report.terms), report.coupling)
     console = Console()
     if not console.is_terminal:
         console = Console(width=132)
@@ -51,7 +39,6 @@ def describe_cost(loss: "MultiViewLoss") -> str:
     return "M² N²" if many > 3 * few else "M² N"
 
 
-_MARKS = {True: "✓", False: "✗"}
 _LEGEND = """\
 M instances, N views. P positives, A energies (N, N); LSE log-sum-exp, (+) logaddexp, off all l != m.
 Measured by differentiating each loss at {views} views (2 for two-view losses): P1 all views are aligned

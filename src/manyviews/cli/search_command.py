@@ -5,7 +5,7 @@ from typing import Annotated
 
 from manyviews.cli.common import (
     DEFAULT_LOADER_OPTIONS,
-    ImagesArg,
+    DataArg,
     LoaderFlags,
     OutputFlag,
     RunArg,
@@ -17,46 +17,44 @@ from manyviews.utils import escape_control_characters
 
 def search_command(
     run: RunArg,
-    images: ImagesArg,
+    data: DataArg,
     query: tuple[str, ...],
     output: Annotated[Path, OutputFlag] = Path("neighbors.png"),
-    count: int = 8,
+    neighbors: int = 8,
     loader: LoaderFlags = DEFAULT_LOADER_OPTIONS,
 ) -> None:
     """Draw the images nearest to each query, by the cosine similarity of their representations.
 
     Args:
-        run: directory of a finished run, or a .safetensors file written by `manyviews export`.
-        images: images to search: an image folder, photos, digits, cifar10, cifar100, or a .npz or .npy file.
-        query: image files, or ids of searched images (such as `test/7` in a dataset); each is one row of the drawing.
+        run: Directory of a finished run, or a .safetensors file written by `manyviews export`.
+        data: Images to search: an image folder, photos, digits, cifar10, cifar100, or a .npz or .npy file.
+        query: Image files, or ids of searched images (such as `test/7` in a dataset); each is one row of the drawing.
         output: PNG file to write.
-        count: number of neighbors per query.
-        loader: options for reading and encoding images.
+        neighbors: Number of neighbors per query.
+        loader: Options for reading and encoding images.
     """
     from manyviews.export import ImageCollection, draw_contact_sheet, find_nearest, make_query, save_png
     from manyviews.models import MultimodalEncoder
     from manyviews.runs import load_encoder
     from manyviews.utils import check_writable, choose_threads, limit_threads, resolve_device
 
-    check_writable(output, (".png",), inputs=[images, *query])
+    check_writable(output, (".png",), inputs=[data, *query])
     if not query:
         raise ValueError("--query is required: a file, or the id of an image")
     encoder = load_encoder(run).to(resolve_device(loader.device))
     if isinstance(encoder, MultimodalEncoder):
         raise ValueError(f"search requires an image run, {run} has the modalities {', '.join(encoder.names)}")
-    collection, skipped = ImageCollection.open(images, loader.follow_symlinks), SkipCounter()
+    collection, skipped = ImageCollection.open(data, loader.follow_symlinks), SkipCounter()
     queries = [make_query(name, collection) for name in dict.fromkeys(query)]
     with limit_threads(choose_threads()):
-        neighbors = find_nearest(encoder, queries, collection, k=count, workers=loader.num_workers, left_out=skipped)
+        nearest = find_nearest(encoder, queries, collection, k=neighbors, workers=loader.num_workers, left_out=skipped)
     rows, captions = [], []
     for item in queries:
-        nearest = neighbors[item.name]
-        rows.append([item.image, *(collection[name] for name, _ in nearest)])
-        names = [escape_control_characters(name) for name in (item.name, *(name for name, _ in nearest))]
-        scores = ["query", *(f"{cosine:.3f}" for _, cosine in nearest)]
-        captions.append([f"{name}\n{score}" for name, score in zip(names, scores, strict=True)])
-        print_lines(f"{item.name}: " + ", ".join(f"{name} ({cosine:.3f})" for name, cosine in nearest))
+        results = nearest[item.name]
+        rows.append([item.image, *(collection[name] for name, _ in results)])
+        scores = [(item.name, "query"), *((name, f"{cosine:.3f}") for name, cosine in results)]
+        captions.append([f"{escape_control_characters(name)}\n{score}" for name, score in scores])
+        print_lines(f"{item.name}: " + ", ".join(f"{name} ({score})" for name, score in scores[1:]))
     save_png(draw_contact_sheet(rows, captions, cell=112), output)
-    print_lines(
-        f"{output}: nearest neighbors in {images} of {len(rows)} {'query' if len(rows) == 1 else 'queries'}{skipped}"
-    )
+    noun = "query" if len(rows) == 1 else "queries"
+    print_lines(f"{output}: nearest neighbors in {data} of {len(rows)} {noun}{skipped}")

@@ -5,21 +5,21 @@ from typing import Annotated, Literal
 
 import tyro
 
-from manyviews.cli.common import OutputFlag, RunArg, print_lines
+from manyviews.cli.common import OptionalPath, OutputFlag, RunArg, print_lines
 
 
 def export_command(
     run: RunArg,
     target: Annotated[Literal["safetensors", "torchvision", "onnx"], tyro.conf.Positional],
-    output: Annotated[Path | None, OutputFlag] = None,
+    output: Annotated[OptionalPath, OutputFlag] = None,
 ) -> None:
     """Write a run's encoder for other programs.
 
     Args:
-        run: directory of a finished run, or a .safetensors file written by this command.
-        target: safetensors: weights and encoder name, for `load_encoder`; torchvision: a .pth file with the parameter
-            names of torchvision's ResNets; onnx: a model that is verified with onnxruntime.
-        output: file to write. Default: a file in the run's directory (which already has the safetensors file).
+        run: Directory of a finished run, or a .safetensors file written by this command.
+        target: Format. safetensors: weights and encoder name, for `load_encoder`; torchvision: a .pth file with the
+            parameter names of torchvision's ResNets; onnx: a model that is verified with onnxruntime.
+        output: File to write. Default: a file in the run's directory (which already has the safetensors file).
     """
     import io
 

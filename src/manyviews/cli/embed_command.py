@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from manyviews.cli.common import (
     DEFAULT_LOADER_OPTIONS,
-    ImagesArg,
+    DataArg,
     LoaderFlags,
     OutputFlag,
     RunArg,
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def embed_command(
     run: RunArg,
-    images: ImagesArg,
+    data: DataArg,
     output: Annotated[Path, OutputFlag],
     loader: LoaderFlags = DEFAULT_LOADER_OPTIONS,
     what: Literal["h", "z", "each-modality"] = "h",
@@ -28,15 +28,15 @@ def embed_command(
     """Write the representations of images or multimodal instances, and their ids, to a file.
 
     Args:
-        run: directory of a finished run, or a .safetensors file written by `manyviews export`.
-        images: image folder, image file, photos, digits, cifar10, cifar100, or a .npz or .npy file of images; for a
+        run: Directory of a finished run, or a .safetensors file written by `manyviews export`.
+        data: Image folder, image file, photos, digits, cifar10, cifar100, or a .npz or .npy file of images; for a
             multimodal run, multimodal features.
         output: .npz (ids and vectors), .npy (vectors; the ids go to a .csv file with the same name), .csv or .parquet
             file to write.
-        loader: options for reading and encoding images.
-        what: h: the representation (modalities are concatenated); z: the unit-norm embedding that the loss sees
-            (modalities are averaged and normalized); each-modality: one representation per modality.
-        labels: also write the label of each instance.
+        loader: Options for reading and encoding images.
+        what: Vectors to write. h: the representation (modalities are concatenated); z: the unit-norm embedding that the
+            loss sees (modalities are averaged and normalized); each-modality: one representation per modality.
+        labels: Also write the label of each instance.
     """
     from torch.nn.functional import normalize
 
@@ -53,25 +53,25 @@ def embed_command(
     from manyviews.training import has_small_modalities
     from manyviews.utils import choose_threads, limit_threads, resolve_device
 
-    check_embedding_path(output, inputs=[run, images], modalities=what == "each-modality")
+    check_embedding_path(output, inputs=[run, data], modalities=what == "each-modality")
     model, dim = _load_model(run, what)
     model, skipped, small = model.to(resolve_device(loader.device)), SkipCounter(), False
     modalities: tuple[str, ...] = ()
     if isinstance(model, (MultimodalEncoder, MultimodalEmbedder)):
-        data = load_dataset(images)
+        dataset = load_dataset(data)
         names = model.names if isinstance(model, MultimodalEncoder) else model.encoder.names
-        small = has_small_modalities(data, names)
+        small = has_small_modalities(dataset, names)
         modalities = names if what == "each-modality" else ()
-        label_type = get_label_type(data) if labels else None
-        batches = iterate_embeddings(model, data, what)
+        label_type = get_label_type(dataset)
+        batches = iterate_embeddings(model, dataset, what)
     else:
-        collection = ImageCollection.open(images, loader.follow_symlinks)
-        label_type = collection.label_type if labels else None
+        collection = ImageCollection.open(data, loader.follow_symlinks)
+        label_type = collection.label_type
         batches = collection.attach_labels(collection.encode(model, loader.num_workers, skipped))
     count = 0
     with (
         limit_threads(choose_threads(small=small)),
-        open_embedding_writer(output, dim, modalities=modalities, labels=label_type) as write,
+        open_embedding_writer(output, dim, modalities=modalities, labels=label_type if labels else None) as write,
     ):
         for ids, vectors, batch_labels in batches:
             write(ids, normalize(vectors, dim=1) if what == "z" else vectors, batch_labels if labels else ())

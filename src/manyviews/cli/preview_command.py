@@ -1,0 +1,48 @@
+"""`manyviews preview`: draw the augmented views of some images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import manyviews
+from manyviews.cli.common import OutputFlag, Unset, print_lines
+from manyviews.cli.config_flags import ConfigFlags
+
+
+def preview_command(
+    config: Annotated[manyviews.Config, ConfigFlags],
+    recipe: Annotated[str | None, Unset] = None,  # noqa: ARG001 (it sets the defaults of `config`)
+    output: Annotated[Path, OutputFlag] = Path("views.png"),
+    instances: int = 8,
+    epoch: int = 0,
+) -> None:
+    """Draw some images and their augmented views, as the model sees them in training. Takes the flags of `train`.
+
+    Args:
+        config: Settings of the run.
+        recipe: Set of defaults that flags override, as for `manyviews train`.
+        output: PNG file to write.
+        instances: Number of instances to show, a random sample that depends on the seed.
+        epoch: Epoch of the views; every epoch has different ones.
+    """
+    import torch
+
+    from manyviews.export import draw_contact_sheet, save_png
+    from manyviews.training import ImageTask, build_transform, load_data
+    from manyviews.utils import check_writable, draw_permutation
+
+    config.check()
+    if instances < 1 or config.task != "images":
+        raise ValueError(f"preview shows at least 1 instance of images, got {instances} of task {config.task}")
+    check_writable(output, (".png",), inputs=[config.data])
+    dataset = load_data(config)
+    images = dataset["train"].images
+    index = draw_permutation(len(images), config.seed)[:instances]
+    originals = [images[int(i)] for i in index]
+    transform = build_transform(ImageTask.resolve_config(config, dataset))
+    batch = torch.stack(originals) if len({image.shape for image in originals}) == 1 else originals
+    augmented = transform(batch, views=config.views, seed=config.seed, epoch=epoch, index=index)
+    save_png(draw_contact_sheet([[image, *row] for image, row in zip(originals, augmented, strict=True)]), output)
+    size = f"{transform.size} x {transform.size}"
+    print_lines(f"{output}: {len(originals)} instances of {config.data}, each with {config.views} views of {size}")
