@@ -1,5 +1,6 @@
 """The list of commands. Errors and warnings are printed as one line, not as a traceback."""
 
+import functools
 import inspect
 import io
 import os
@@ -8,6 +9,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import tyro
 
@@ -53,8 +55,7 @@ def run_command() -> int:
         description = f"Contrastive learning from any number of views. This is version {manyviews.__version__}."
         app = tyro.extras.SubcommandApp()
         for name, command in COMMANDS.items():
-            app.command(name=name)(_join_help_lines(command))
-        _catch_signals()
+            app.command(name=name)(_prepare(command))
         app.cli(prog="manyviews", description=description, config=TYRO_CONFIG)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -81,10 +82,16 @@ def run_command() -> int:
     return 0
 
 
-def _join_help_lines(command: Callable[..., None]) -> Callable[..., None]:
-    """Join the lines of the text of each argument: tyro would keep the line breaks."""
-    command.__doc__ = re.sub(r"\n {8} *", " ", inspect.getdoc(command) or "")
-    return command
+def _prepare(command: Callable[..., None]) -> Callable[..., None]:
+    """Catch signals when the command starts: while tyro imports its types, Ctrl-C still exits at once."""
+    command.__doc__ = re.sub(r"\n {8} *", " ", inspect.getdoc(command) or "")  # tyro would keep these line breaks
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        _catch_signals()
+        command(*args, **kwargs)
+
+    return run
 
 
 class _Terminated(KeyboardInterrupt):

@@ -31,7 +31,7 @@ class LoaderOptions:
     """Follow symbolic links that lead out of the image folder."""
 
 
-DEFAULT_LOADER_OPTIONS = LoaderOptions()
+DEFAULT_LOADER = LoaderOptions()
 LoaderFlags = Annotated[LoaderOptions, tyro.conf.arg(name="")]
 
 

@@ -13,18 +13,16 @@ from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-import manyviews
+import manyviews as mv
 from manyviews.utils import escape_control_characters
 
 
-def make_config_flags() -> Callable[..., manyviews.Config]:
+def make_config_flags() -> Callable[..., mv.Config]:
     """Make a constructor of `Config` for tyro, with a dataclass for each group of fields as parameters."""
-    from manyviews.training import FIRST_FIELDS
-
     # tyro cannot choose the default of one flag by the value of another, so that these three are parsed first.
     default, _ = tyro.cli(_get_default_config, args=sys.argv[2:], return_unknown_args=True, add_help=False)
-    docs, types = _read_field_docs(manyviews.Config), get_type_hints(manyviews.Config)
-    groups_by_first = {first: group for group, first in FIRST_FIELDS.items()}
+    docs, types = _read_field_docs(mv.Config), get_type_hints(mv.Config)
+    groups_by_first = {first: group for group, first in mv.training.FIRST_FIELDS.items()}
     fields: dict[str, list[tuple[str, Any, Any]]] = {}
     for name, value in vars(default).items():
         if name in groups_by_first:
@@ -34,8 +32,8 @@ def make_config_flags() -> Callable[..., manyviews.Config]:
         group.append((name, Annotated[types[name], flag], value))
     groups = {name: dataclasses.make_dataclass(name, group) for name, group in fields.items()}
 
-    def build_config(**values: Any) -> manyviews.Config:
-        return manyviews.Config(**{name: value for group in values.values() for name, value in vars(group).items()})
+    def build_config(**values: Any) -> mv.Config:
+        return mv.Config(**{name: value for group in values.values() for name, value in vars(group).items()})
 
     parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=g()) for name, g in groups.items()]
     build_config.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -47,13 +45,11 @@ ConfigFlags = tyro.conf.arg(name="", constructor_factory=make_config_flags)
 
 
 def _get_default_config(recipe: str | None = None, resume: Path | None = None, data: str = "photos") -> Any:
-    from manyviews.training import get_default_recipe, get_recipe
-
     if resume and recipe:
         raise ValueError("--resume cannot be combined with --recipe")
     if resume:
-        return manyviews.Run.open(resume).config
-    return get_recipe(recipe) if recipe else get_default_recipe(data)
+        return mv.Run.open(resume).config
+    return mv.get_recipe(recipe) if recipe else mv.training.get_default_recipe(data)
 
 
 def _read_field_docs(owner: type) -> dict[str, str]:

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import tyro
 
-import manyviews
+import manyviews as mv
 from manyviews.cli.common import Device, RunArg, Unset, print_lines, show_table
 from manyviews.utils import escape_control_characters
 
 
 def evaluate_command(
     run: RunArg,
-    eval_config: Annotated[manyviews.EvaluationConfig, tyro.conf.arg(name="")],
+    eval_config: Annotated[mv.EvaluationConfig, tyro.conf.arg(name="")],
     data: Annotated[str | None, Unset] = None,
     device: Device = "auto",
 ) -> None:

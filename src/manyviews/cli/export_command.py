@@ -1,10 +1,12 @@
 """`manyviews export`: write a run's encoder in other formats."""
 
-from pathlib import Path
+import io
 from typing import Annotated, Literal
 
 import tyro
 
+import manyviews as mv
+from manyviews import utils
 from manyviews.cli.common import OptionalPath, OutputFlag, RunArg, print_lines
 
 
@@ -21,59 +23,35 @@ def export_command(
             parameter names of torchvision's ResNets; onnx: a model that is verified with onnxruntime.
         output: File to write. Default: a file in the run's directory (which already has the safetensors file).
     """
-    import io
-
     import torch
 
-    from manyviews.export import export_onnx, to_torchvision_state_dict
-    from manyviews.models import ImageEncoder, is_multimodal_file, load_image_encoder
-    from manyviews.runs import Run
-    from manyviews.utils import check_writable, write_atomic
-
-    source = run if run.suffix == ".safetensors" and run.is_file() else Run.open(run).encoder_path
-    name, *suffixes = _DEFAULT_FILES[target]
+    source = run if run.suffix == ".safetensors" and run.is_file() else mv.Run.open(run).encoder_path
+    name, *suffixes = {
+        "safetensors": ("encoder.safetensors", ".safetensors"),
+        "torchvision": ("encoder-torchvision.pth", ".pth", ".pt"),
+        "onnx": ("encoder.onnx", ".onnx"),
+    }[target]
     path = source.with_name(name) if output is None else output
-    if target == "safetensors" and is_multimodal_file(source):
-        _export_multimodal(source, path)
-        return
-    encoder, config = load_image_encoder(source)
-    if target != "safetensors" or output is not None:
-        check_writable(path, suffixes, inputs=[source])
+    if output is not None or path != source:
+        utils.check_writable(path, suffixes, inputs=[source])
+    if target == "safetensors" and mv.models.is_multimodal_file(source):
+        description = f"encoders for {', '.join(mv.models.load_multimodal_encoder(source).names)}"
+    else:
+        encoder, config = mv.models.load_image_encoder(source)
+        size = f"{config.size} x {config.size}"
+        description = f"{config.encoder} for images of {size}, RGB in [0, 1], not normalized"
     if target == "safetensors":
         content = source.read_bytes()
         usage = f"encoder = manyviews.load_encoder({str(path)!r})"
     elif target == "torchvision":
-        weights, usage = to_torchvision_state_dict(encoder, config)
-        buffer = io.BytesIO()
-        torch.save(weights, buffer)
-        content = buffer.getvalue()
+        weights, usage = mv.export.to_torchvision_state_dict(encoder, config)
         usage = f"weights = torch.load({str(path)!r}, weights_only=True)\n{usage}"
+        torch.save(weights, buffer := io.BytesIO())
+        content = buffer.getvalue()
     else:
-        content = export_onnx(ImageEncoder(encoder, config.size))
-        usage = (
-            f"session = onnxruntime.InferenceSession({str(path)!r})\n"
-            f'(h,) = session.run(None, {{"images": images}})  # float32 (any, 3, {config.size}, {config.size})'
-        )
+        content = mv.export.export_onnx(mv.models.ImageEncoder(encoder, config.size))
+        usage = f"session = onnxruntime.InferenceSession({str(path)!r})\n"
+        usage += f'(h,) = session.run(None, {{"images": images}})  # float32 (any, 3, {config.size}, {config.size})'
     if path != source:
-        write_atomic(path, content)
-    description = f"{config.encoder} for images of {config.size} x {config.size}, RGB in [0, 1], not normalized"
+        utils.write_atomic(path, content)
     print_lines(f"{path}: {description}", "", *usage.splitlines())
-
-
-def _export_multimodal(source: Path, path: Path) -> None:
-    from manyviews.models import load_multimodal_encoder
-    from manyviews.utils import check_writable, write_atomic
-
-    encoder = load_multimodal_encoder(source)
-    if path != source:
-        check_writable(path, (".safetensors",), inputs=[source])
-        write_atomic(path, source.read_bytes())
-    load = f"encoder = manyviews.load_encoder({str(path)!r})"
-    print_lines(f"{path}: encoders for {', '.join(encoder.names)}", "", load)
-
-
-_DEFAULT_FILES = {
-    "safetensors": ("encoder.safetensors", ".safetensors"),
-    "torchvision": ("encoder-torchvision.pth", ".pth", ".pt"),
-    "onnx": ("encoder.onnx", ".onnx"),
-}

@@ -1,9 +1,8 @@
 """`manyviews losses`: print all losses."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
 
-if TYPE_CHECKING:
-    from manyviews.losses import MultiViewLoss
+import manyviews as mv
 
 
 def losses_command(views: int = 4) -> None:
@@ -15,14 +14,12 @@ def losses_command(views: int = 4) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from manyviews.losses import LOSSES, check_principles
-
     table = Table(caption=_LEGEND.format(views=views), caption_justify="left", pad_edge=False)
     for name in ("name", "loss per instance", "cost", "P1", "P2", "P3", "coupling"):
         table.add_column(name, no_wrap=name in ("name", "cost"), justify="right" if name == "P3" else "left")
-    for name, make_loss in LOSSES.items():
+    for name, make_loss in mv.losses.LOSSES.items():
         loss = make_loss()
-        report = check_principles(loss, views=int(min(views, loss.max_views)))
+        report = mv.losses.check_principles(loss, views=int(min(views, loss.max_views)))
         principles = ("✓" if holds else "✗" for holds in (report.simultaneous_alignment, report.accurate_energy))
         table.add_row(name, loss.equation, describe_cost(loss), *principles, str(report.terms), report.coupling)
     console = Console()
@@ -31,7 +28,7 @@ def losses_command(views: int = 4) -> None:
     console.print(table, markup=False)
 
 
-def describe_cost(loss: "MultiViewLoss") -> str:
+def describe_cost(loss: mv.MultiViewLoss) -> str:
     """Format how the number of inner products grows, from the energies that the loss requires."""
     if loss.max_views == 2:
         return "M²"

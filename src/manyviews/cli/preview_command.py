@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import manyviews
+import manyviews as mv
+from manyviews import utils
 from manyviews.cli.common import OutputFlag, Unset, print_lines
 from manyviews.cli.config_flags import ConfigFlags
 
 
 def preview_command(
-    config: Annotated[manyviews.Config, ConfigFlags],
+    config: Annotated[mv.Config, ConfigFlags],
     recipe: Annotated[str | None, Unset] = None,  # noqa: ARG001 (it sets the defaults of `config`)
     output: Annotated[Path, OutputFlag] = Path("views.png"),
     instances: int = 8,
@@ -28,21 +29,19 @@ def preview_command(
     """
     import torch
 
-    from manyviews.export import draw_contact_sheet, save_png
-    from manyviews.training import ImageTask, build_transform, load_data
-    from manyviews.utils import check_writable, draw_permutation
-
     config.check()
     if instances < 1 or config.task != "images":
         raise ValueError(f"preview shows at least 1 instance of images, got {instances} of task {config.task}")
-    check_writable(output, (".png",), inputs=[config.data])
-    dataset = load_data(config)
+    utils.check_writable(output, (".png",), inputs=[config.data])
+    dataset = mv.training.load_data(config)
     images = dataset["train"].images
-    index = draw_permutation(len(images), config.seed)[:instances]
+    index = utils.draw_permutation(len(images), config.seed)[:instances]
     originals = [images[int(i)] for i in index]
-    transform = build_transform(ImageTask.resolve_config(config, dataset))
+    transform = mv.training.build_transform(mv.training.ImageTask.resolve_config(config, dataset))
     batch = torch.stack(originals) if len({image.shape for image in originals}) == 1 else originals
     augmented = transform(batch, views=config.views, seed=config.seed, epoch=epoch, index=index)
-    save_png(draw_contact_sheet([[image, *row] for image, row in zip(originals, augmented, strict=True)]), output)
+    mv.export.save_png(
+        mv.export.draw_contact_sheet([[image, *row] for image, row in zip(originals, augmented, strict=True)]), output
+    )
     size = f"{transform.size} x {transform.size}"
     print_lines(f"{output}: {len(originals)} instances of {config.data}, each with {config.views} views of {size}")

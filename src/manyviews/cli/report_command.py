@@ -5,13 +5,12 @@ from typing import Annotated
 
 import tyro
 
-from manyviews.cli.common import Device, OutputFlag, print_lines
+import manyviews as mv
+from manyviews.cli.common import Device, OutputFlag, Unset, print_lines
 
 
 def report_command(
-    runs: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="(required)")
-    ],
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]"), Unset],
     output: Annotated[Path, OutputFlag] = Path("report.html"),
     instances: int = 1000,
     num_workers: int = 2,
@@ -26,7 +25,5 @@ def report_command(
         num_workers: Number of processes that read images from disk.
         device: Device; auto uses a GPU if available.
     """
-    from manyviews.report import write_report
-
-    size = write_report(runs, output, instances=instances, workers=num_workers, device=device)
+    size = mv.report.write_report(runs, output, instances=instances, workers=num_workers, device=device)
     print_lines(f"{output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {size / 1e6:.1f} MB")

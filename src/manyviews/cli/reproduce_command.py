@@ -7,12 +7,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-import manyviews
+import manyviews as mv
+from manyviews import utils
 from manyviews.cli.common import OptionalPath, OutputFlag, Unset, print_lines, show_table
 
 
 def reproduce_command(
-    options: Annotated[manyviews.reproduce.ReproduceOptions, tyro.conf.arg(name="")],
+    options: Annotated[mv.reproduce.ReproduceOptions, tyro.conf.arg(name="")],
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE"), Unset] = "",
     output: Annotated[Path, OutputFlag] = Path("results"),
     overwrite: bool = False,
@@ -39,23 +40,26 @@ def reproduce_command(
         dry_run: List the trials and their estimated training time without running them.
         list_tables: List the tables and figures.
     """
-    from manyviews.reproduce import ANALYSES, EXPERIMENTS, UNJUDGED_SCALES, TrialRunner, get_experiment, reproduce_table
-
-    tables = {**{name: experiment.description for name, experiment in EXPERIMENTS.items()}, **ANALYSES}
+    tables = {
+        **{name: experiment.description for name, experiment in mv.reproduce.EXPERIMENTS.items()},
+        **mv.reproduce.ANALYSES,
+    }
     if list_tables:
         show_table(("table or figure", "content"), list(tables.items()))
         return
     if not table:
         raise ValueError(f"a TABLE is required: {', '.join(tables)}")
-    if table not in ANALYSES:
-        get_experiment(table)
+    if table not in mv.reproduce.ANALYSES:
+        mv.reproduce.get_experiment(table)
     if jobs < 1 or options.seeds < 1:
         raise ValueError(f"jobs and seeds must be >= 1, got {jobs} and {options.seeds}")
-    launch = TrialRunner(runs or output / "runs", launcher, jobs, _parse_key_values(slurm), log=print_lines)
+    launch = mv.reproduce.TrialRunner(
+        runs or output / "runs", launcher, jobs, _parse_key_values(slurm), log=print_lines
+    )
     if dry_run:
         _print_plan(table, options, launch)
         return
-    outcome = reproduce_table(table, options, launch, output, overwrite)
+    outcome = mv.reproduce.reproduce_table(table, options, launch, output, overwrite)
     print_lines(outcome.setting)
     for result in outcome.tables:
         show_table(result.header, result.rows, result.title)
@@ -63,48 +67,40 @@ def reproduce_command(
         basis = f"; {claim.basis}" if claim.basis else ""
         print_lines(f"{claim.verdict}: {claim.text}: {claim.evidence}{basis}")
     if options.scale == "smoke":
-        print_lines(UNJUDGED_SCALES)
-    for name, reason in outcome.failed.items():
-        print_lines(f"failed: {name}: {reason}")
+        print_lines(mv.reproduce.UNJUDGED_SCALES)
+    print_lines(*(f"failed: {name}: {reason}" for name, reason in outcome.failed.items()))
     print_lines("written to " + ", ".join(str(path) for path in outcome.files))
     if outcome.failed:
         raise ValueError(f"{len(outcome.failed)} trials failed; run the same command to retry them")
 
 
 def _parse_key_values(pairs: tuple[str, ...]) -> dict[str, str | int]:
-    parameters: dict[str, str | int] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--slurm takes NAME=VALUE, got {pair!r}")
-        parameters[name] = int(value) if value.isdigit() else value
-    return parameters
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise ValueError(f"--slurm takes NAME=VALUE, got {wrong[0]!r}")
+    items = (pair.partition("=") for pair in pairs)
+    return {name: int(value) if value.isdigit() else value for name, _, value in items}
 
 
-def _print_plan(
-    table: str, options: manyviews.reproduce.ReproduceOptions, launch: manyviews.reproduce.TrialRunner
-) -> None:
-    from manyviews.reproduce import ANALYSES, estimate_seconds, list_lr_searched, make_lr_search_trials, make_trials
-    from manyviews.utils import format_duration
-
-    if table in ANALYSES:
+def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, launch: mv.reproduce.TrialRunner) -> None:
+    package = mv.reproduce
+    if table in package.ANALYSES:
         print_lines(f"{table} has no trials: it is computed directly")
         return
-    table_trials = make_trials(table, options)
-    search_trials = list(make_lr_search_trials(list_lr_searched(table_trials, options)).values())
-    trials = list({trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values())
-    seconds = estimate_seconds([trial for trial in trials if trial.get_state(launch.folder) != "done"])
+    table_trials = package.make_trials(table, options)
+    search_trials = package.make_lr_search_trials(package.list_lr_searched(table_trials, options)).values()
+    trials = {trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values()
+    states = [trial.get_state(launch.folder) for trial in trials]
+    seconds = package.estimate_seconds([t for t, state in zip(trials, states, strict=True) if state != "done"])
     rows = []
-    for trial in trials:
-        time, state = seconds.get(trial.name), trial.get_state(launch.folder)
-        estimate = "unknown" if isinstance(time, str) else format_duration(time) if time else ""
+    for trial, state in zip(trials, states, strict=True):
+        time = seconds.get(trial.name, 0.0)
+        estimate = "unknown" if isinstance(time, str) else utils.format_duration(time) if time else ""
         rows.append((trial.name, trial.label, state, estimate))
     show_table(("trial", "coordinates", "state", "estimated training"), rows)
-    total = format_duration(sum(time for time in seconds.values() if isinstance(time, float)) / launch.jobs)
+    total = utils.format_duration(sum(time for time in seconds.values() if isinstance(time, float)) / launch.jobs)
     unknown = [time for time in seconds.values() if isinstance(time, str)]
     note = f", without {len(unknown)} of unknown duration" if unknown else ""
     print_lines(f"{len(trials)} trials, about {total} of training with {launch.jobs} at once{note}")
-    for reason in dict.fromkeys(unknown):
-        print_lines(f"unknown: {reason}")
+    print_lines(*(f"unknown: {reason}" for reason in dict.fromkeys(unknown)))
     if search_trials:
         print_lines("the first trials search the learning rate; the others then use the best one, not the one shown")

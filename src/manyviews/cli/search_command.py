@@ -3,16 +3,9 @@
 from pathlib import Path
 from typing import Annotated
 
-from manyviews.cli.common import (
-    DEFAULT_LOADER_OPTIONS,
-    DataArg,
-    LoaderFlags,
-    OutputFlag,
-    RunArg,
-    SkipCounter,
-    print_lines,
-)
-from manyviews.utils import escape_control_characters
+import manyviews as mv
+from manyviews import utils
+from manyviews.cli.common import DEFAULT_LOADER, DataArg, LoaderFlags, OutputFlag, RunArg, SkipCounter, print_lines
 
 
 def search_command(
@@ -21,7 +14,7 @@ def search_command(
     query: tuple[str, ...],
     output: Annotated[Path, OutputFlag] = Path("neighbors.png"),
     neighbors: int = 8,
-    loader: LoaderFlags = DEFAULT_LOADER_OPTIONS,
+    loader: LoaderFlags = DEFAULT_LOADER,
 ) -> None:
     """Draw the images nearest to each query, by the cosine similarity of their representations.
 
@@ -33,28 +26,25 @@ def search_command(
         neighbors: Number of neighbors per query.
         loader: Options for reading and encoding images.
     """
-    from manyviews.export import ImageCollection, draw_contact_sheet, find_nearest, make_query, save_png
-    from manyviews.models import MultimodalEncoder
-    from manyviews.runs import load_encoder
-    from manyviews.utils import check_writable, choose_threads, limit_threads, resolve_device
-
-    check_writable(output, (".png",), inputs=[data, *query])
+    utils.check_writable(output, (".png",), inputs=[data, *query])
     if not query:
         raise ValueError("--query is required: a file, or the id of an image")
-    encoder = load_encoder(run).to(resolve_device(loader.device))
-    if isinstance(encoder, MultimodalEncoder):
+    encoder = mv.load_encoder(run).to(utils.resolve_device(loader.device))
+    if isinstance(encoder, mv.models.MultimodalEncoder):
         raise ValueError(f"search requires an image run, {run} has the modalities {', '.join(encoder.names)}")
-    collection, skipped = ImageCollection.open(data, loader.follow_symlinks), SkipCounter()
-    queries = [make_query(name, collection) for name in dict.fromkeys(query)]
-    with limit_threads(choose_threads()):
-        nearest = find_nearest(encoder, queries, collection, k=neighbors, workers=loader.num_workers, left_out=skipped)
+    collection, skipped = mv.export.ImageCollection.open(data, loader.follow_symlinks), SkipCounter()
+    queries = [mv.export.make_query(name, collection) for name in dict.fromkeys(query)]
+    with utils.limit_threads(utils.choose_threads()):
+        nearest = mv.export.find_nearest(
+            encoder, queries, collection, k=neighbors, workers=loader.num_workers, left_out=skipped
+        )
     rows, captions = [], []
     for item in queries:
         results = nearest[item.name]
         rows.append([item.image, *(collection[name] for name, _ in results)])
         scores = [(item.name, "query"), *((name, f"{cosine:.3f}") for name, cosine in results)]
-        captions.append([f"{escape_control_characters(name)}\n{score}" for name, score in scores])
+        captions.append([f"{utils.escape_control_characters(name)}\n{score}" for name, score in scores])
         print_lines(f"{item.name}: " + ", ".join(f"{name} ({score})" for name, score in scores[1:]))
-    save_png(draw_contact_sheet(rows, captions, cell=112), output)
+    mv.export.save_png(mv.export.draw_contact_sheet(rows, captions, cell=112), output)
     noun = "query" if len(rows) == 1 else "queries"
     print_lines(f"{output}: nearest neighbors in {data} of {len(rows)} {noun}{skipped}")

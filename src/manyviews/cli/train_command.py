@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import manyviews
+import manyviews as mv
 from manyviews.cli.common import OptionalPath, OutputFlag, Unset, is_first_rank, print_lines
 from manyviews.cli.config_flags import ConfigFlags
 from manyviews.cli.evaluate_command import show_scores, show_subsets
@@ -12,7 +12,7 @@ from manyviews.utils import MALFORMED
 
 
 def train_command(
-    config: Annotated[manyviews.Config, ConfigFlags],
+    config: Annotated[mv.Config, ConfigFlags],
     recipe: Annotated[str | None, Unset] = None,  # noqa: ARG001 (it sets the defaults of `config`)
     output: Annotated[OptionalPath, OutputFlag] = None,
     resume: OptionalPath = None,
@@ -35,10 +35,10 @@ def train_command(
         config.check()
         print_lines(*config.to_yaml().splitlines())
     else:
-        show_run(manyviews.train(config, output=output, resume=resume, overwrite=overwrite))
+        show_run(mv.train(config, output=output, resume=resume, overwrite=overwrite))
 
 
-def show_run(run: manyviews.Run) -> None:
+def show_run(run: mv.Run) -> None:
     """Print the evaluation of a finished run, on rank zero."""
     if not is_first_rank():
         return
