@@ -200,8 +200,7 @@ class Config:
             got = f"{self.hidden_dim} and {self.transformer_heads} heads"
             raise ConfigError(f"hidden_dim must be even and divisible by transformer_heads, got {got}")
         try:
-            if self.instances_per_batch < 2:
-                raise ConfigError(f"a batch must have at least 2 instances, got {self.instances_per_batch}")
+            _ = self.instances_per_batch  # raises if it is less than 2
             max_views = get_loss(self.loss).max_views
             if ":" not in self.encoder and self.encoder not in ENCODERS:
                 get_encoder(self.encoder)  # raises an error that lists the encoders
@@ -233,7 +232,8 @@ class Config:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the fields as values that YAML and JSON have."""
-        return {name: _to_plain(value) for name, value in vars(self).items()}
+        paths_as_text = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in paths_as_text.items()}
 
     def to_yaml(self) -> str:
         """Return the fields as YAML, which `Config.from_yaml` reads."""
@@ -243,9 +243,8 @@ class Config:
     def from_yaml(cls, text: str, where: str = "the config") -> Config:
         """Parse a YAML text; fields that are not in it have their defaults."""
         try:
-            fields = parse_yaml(text)
-            for name in (PROVENANCE_KEY, EXTENSIONS_KEY):
-                fields.pop(name, None)
+            others = {PROVENANCE_KEY, EXTENSIONS_KEY}
+            fields = {name: value for name, value in parse_yaml(text).items() if name not in others}
             return cls().with_fields(fields, where)
         except ConfigError:
             raise
@@ -358,9 +357,3 @@ def _name_type(kind: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(inner)
     return f"a list, each item {_name_type(inner[0])}" if origin is tuple else _TYPES[kind][0]
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
