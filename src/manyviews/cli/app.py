@@ -9,35 +9,18 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import tyro
 
 import manyviews
 from manyviews.cli.common import is_first_rank, print_error, print_lines
-from manyviews.cli.embed_command import embed_command
-from manyviews.cli.evaluate_command import evaluate_command
-from manyviews.cli.export_command import export_command
-from manyviews.cli.inspect_command import inspect_command
-from manyviews.cli.losses_command import losses_command
-from manyviews.cli.preview_command import preview_command
-from manyviews.cli.report_command import report_command
-from manyviews.cli.reproduce_command import reproduce_command
-from manyviews.cli.search_command import search_command
-from manyviews.cli.train_command import train_command
 from manyviews.utils import PARENT_PID
 
+NAMES = ("train", "evaluate", "embed", "search", "export", "report", "inspect", "preview", "losses", "reproduce")
 COMMANDS: dict[str, Callable[..., None]] = {
-    "train": train_command,
-    "evaluate": evaluate_command,
-    "embed": embed_command,
-    "search": search_command,
-    "export": export_command,
-    "report": report_command,
-    "inspect": inspect_command,
-    "preview": preview_command,
-    "losses": losses_command,
-    "reproduce": reproduce_command,
+    name: getattr(import_module(f"manyviews.cli.{name}_command"), f"{name}_command") for name in NAMES
 }
 TYRO_CONFIG = (tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
 """Flags do not take None, and flags of a group are not prefixed by its name."""
@@ -61,13 +44,11 @@ def run_command() -> int:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 141  # as after SIGPIPE
-    except ChildProcessError as error:
-        print_error(error)
-        if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
-            os._exit(2)  # threads of the process group still wait for the lost rank: a normal exit aborts in them
-        return 2
     except (ValueError, OSError) as error:
         print_error(error)
+        distributed = sys.modules.get("torch.distributed")
+        if isinstance(error, ChildProcessError) and distributed and distributed.is_initialized():
+            os._exit(2)  # threads of the process group still wait for the lost rank: a normal exit aborts in them
         return 2
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
