@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from manyviews.cli.list_losses import describe_cost
+from manyviews.cli.losses_command import describe_cost
 from manyviews.losses import LOSSES, MultiViewLoss, check_principles
 
 torch.set_num_threads(1)

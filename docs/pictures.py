@@ -9,7 +9,8 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
-from manyviews.cli.preview_views import preview_views_command
+import manyviews as mv
+from manyviews.cli.preview_command import preview_command
 
 ROOT = Path(__file__).parents[1]
 WIDTH = 1100
@@ -38,4 +39,4 @@ def report() -> Image.Image:
 
 if __name__ == "__main__":
     report().save(ROOT / "docs/images/report.png", optimize=True)
-    preview_views_command(instances=4, output=ROOT / "docs/images/views.png")
+    preview_command(mv.Config(), instances=4, output=ROOT / "docs/images/views.png")

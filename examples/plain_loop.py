@@ -12,7 +12,7 @@ from manyviews.loading import encode_images, list_epoch_batches
 from manyviews.metrics import score_knn
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--loss", default="mv-dhel", help="a name from `manyviews list-losses`")
+parser.add_argument("--loss", default="mv-dhel", help="a name from `manyviews losses`")
 parser.add_argument("--views", type=int, default=4)
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--max-instances", type=int, default=2500, help="number of training photos")

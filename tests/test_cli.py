@@ -1,3 +1,5 @@
+import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +12,8 @@ from manyviews import __version__
 from manyviews.data import load_dataset
 from manyviews.export import draw_contact_sheet, save_png
 from manyviews.losses import LOSSES
-from manyviews.training import Config, build_transform, resolve_config
+from manyviews.runs import Run
+from manyviews.training import RECIPES, Config, build_transform, resolve_config
 from manyviews.utils import draw_permutation
 
 
@@ -18,8 +21,8 @@ def manyviews(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "manyviews", *arguments], capture_output=True, text=True, check=False)
 
 
-def test_list_losses_prints_every_loss_with_its_measured_principles() -> None:
-    done = manyviews("list-losses", "--views", "3")
+def test_losses_prints_every_loss_with_its_measured_principles() -> None:
+    done = manyviews("losses", "--views", "3")
     assert done.returncode == 0, done.stderr
     rows = {
         cells[1]: cells[2:-1]
@@ -36,7 +39,7 @@ def test_list_losses_prints_every_loss_with_its_measured_principles() -> None:
 
 @pytest.mark.parametrize(("views", "message"), [("1", "views must be >= 2"), ("x", "views")])
 def test_invalid_arguments_print_a_message_without_traceback(views: str, message: str) -> None:
-    done = manyviews("list-losses", "--views", views)
+    done = manyviews("losses", "--views", views)
     assert done.returncode == 2
     output = done.stdout + done.stderr
     assert re.search(message, output)
@@ -46,19 +49,8 @@ def test_invalid_arguments_print_a_message_without_traceback(views: str, message
 def test_help_lists_the_commands() -> None:
     done = manyviews("--help")
     assert done.returncode == 0
-    for command in (
-        "train",
-        "evaluate",
-        "report",
-        "reproduce",
-        "embed",
-        "search",
-        "export",
-        "inspect",
-        "preview-views",
-        "list-losses",
-    ):
-        assert command in done.stdout
+    commands = ["train", "evaluate", "embed", "search", "export", "report", "inspect", "preview", "losses", "reproduce"]
+    assert re.findall(r"^│ +• (\S+)", done.stdout, re.MULTILINE) == commands
 
 
 def test_flags_set_whether_the_temperature_is_learned() -> None:
@@ -67,9 +59,9 @@ def test_flags_set_whether_the_temperature_is_learned() -> None:
         assert f"temperature: null\nlearn_temperature: {expected}\n" in done.stdout, done.stderr
 
 
-def test_preview_views_writes_a_contact_sheet(tmp_path: Path) -> None:
+def test_preview_writes_a_contact_sheet(tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.png"
-    done = manyviews("preview-views", "--data", "photos", "--views", "3", "--instances", "5", "-o", str(sheet))
+    done = manyviews("preview", "--data", "photos", "--views", "3", "--instances", "5", "-o", str(sheet))
     assert done.returncode == 0, done.stderr
     assert "5 instances of photos, each with 3 views of 32 x 32" in done.stdout
     with Image.open(sheet) as image:
@@ -79,14 +71,14 @@ def test_preview_views_writes_a_contact_sheet(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
 
 
-def test_preview_views_equal_the_views_of_training(tmp_path: Path) -> None:
+def test_preview_equal_the_views_of_training(tmp_path: Path) -> None:
     photos = load_dataset("photos")
     images = photos["train"].images
     for flags, changes in (
         ((), {}),
         (("--crop-scale", "0.5", "0.6", "--blur-prob", "1"), {"crop_scale": (0.5, 0.6), "blur_prob": 1.0}),
     ):
-        assert manyviews("preview-views", "--instances", "3", "-o", str(tmp_path / "sheet.png"), *flags).returncode == 0
+        assert manyviews("preview", "--instances", "3", "-o", str(tmp_path / "sheet.png"), *flags).returncode == 0
         index = draw_permutation(len(images), 0)[:3]
         transform = build_transform(resolve_config(Config(**changes), photos, 1))
         views = transform(images[index], views=4, seed=0, epoch=0, index=index)
@@ -95,11 +87,11 @@ def test_preview_views_equal_the_views_of_training(tmp_path: Path) -> None:
         assert (tmp_path / "sheet.png").read_bytes() == (tmp_path / "expected.png").read_bytes()
 
 
-def test_preview_views_skips_a_corrupt_image(tmp_path: Path) -> None:
+def test_preview_skips_a_corrupt_image(tmp_path: Path) -> None:
     for i in range(3):
         Image.new("RGB", (300 + i, 260), (i * 50, 90, 200)).save(tmp_path / f"{i}.jpg")
     (tmp_path / "fake.jpg").write_text("no")
-    call = ("preview-views", "--data", str(tmp_path), "-o", str(tmp_path / "sheet.png"))
+    call = ("preview", "--data", str(tmp_path), "-o", str(tmp_path / "sheet.png"))
     done = manyviews(*call)
     assert done.returncode == 0, done.stderr
     assert "3 instances" in done.stdout
@@ -112,23 +104,85 @@ def test_preview_views_skips_a_corrupt_image(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_preview_views_reports_invalid_arguments(tmp_path: Path) -> None:
-    done = manyviews("preview-views", "-o", str(tmp_path / "nowhere" / "sheet.png"))
+def test_preview_reports_invalid_arguments(tmp_path: Path) -> None:
+    done = manyviews("preview", "-o", str(tmp_path / "nowhere" / "sheet.png"))
     assert done.returncode == 2
     assert "is not a writable folder" in done.stderr
     for flags in (("-o", "sheet.jpg"), ("--image-size", "0"), ("--data", "photo")):
-        done = manyviews("preview-views", *flags)
+        done = manyviews("preview", *flags)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "preview-views", "reproduce"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "preview", "reproduce"])
 def test_help_does_not_list_none_as_a_choice(command: str) -> None:
     done = manyviews(command, "--help")
     assert done.returncode == 0, done.stderr
     assert "{None}" not in done.stdout
-    assert ("--knn-k" in done.stdout) == (command in ("train", "evaluate"))
+    assert ("--knn-k" in done.stdout) == (command != "reproduce")
 
 
 def test_version_is_printed() -> None:
     assert manyviews("--version").stdout == f"manyviews {__version__}\n"
+
+
+def test_overview_and_version_do_not_import_torch() -> None:
+    for flag in ("--help", "--version"):
+        code = (
+            f"import sys; sys.argv[1:] = ['{flag}']\ntry: main()\nexcept SystemExit: assert 'torch' not in sys.modules"
+        )
+        call = [sys.executable, "-c", f"from manyviews.cli import main; {code}"]
+        done = subprocess.run(call, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def read_help(*arguments: str) -> dict[str, dict[str, str]]:
+    """The text of each flag, by the title of its group."""
+    environment = {**os.environ, "COLUMNS": "100"}
+    call = [sys.executable, "-m", "manyviews", *arguments, "--help"]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, env=environment)
+    groups: dict[str, dict[str, str]] = {}
+    for line in done.stdout.splitlines():
+        if title := re.match(r"╭─ (.*?) ─", line):
+            group = groups[title[1]] = {}
+        elif flag := re.match(r"│ (?:-\w(?: [A-Z]+)?, )?(--[a-z-]+)(.*)│", line):
+            name = flag[1]
+            group[name] = flag[2]
+        elif text := re.match(r"│ +(.*)│", line):
+            group[name] += " " + text[1]
+    return groups
+
+
+def test_help_of_train_has_every_field_in_a_group() -> None:
+    groups = read_help("train")
+    titles = ["data", "views", "model", "loss", "optimization", "runtime", "logging"]
+    assert list(groups) == ["options", *(f"{title} options" for title in titles)]
+    flags = [flag for title in titles for flag in groups[f"{title} options"]]
+    assert flags == ["--" + field.name.replace("_", "-") for field in dataclasses.fields(Config)]
+    assert "--learning-rate" in groups["optimization options"]
+    assert all(len(text.split()) > 2 for group in groups.values() for text in group.values())
+    preview = read_help("preview")
+    assert {title: set(group) for title, group in preview.items() if title != "options"} == {
+        title: set(group) for title, group in groups.items() if title != "options"
+    }
+
+
+def test_recipe_data_and_resume_set_the_defaults_of_the_flags(tmp_path: Path) -> None:
+    for flags in (("--recipe", "cifar10", "--views", "2"), ("--data", "cifar10"), ("--data=cifar10",)):
+        groups = read_help("train", *flags)
+        assert "(default: 256)" in groups["optimization options"]["--batch-size"]
+        assert "(default: resnet18)" in groups["model options"]["--encoder"]
+    run = Run.create(tmp_path / "run", Config(views=3, seed=7), overwrite=False)
+    assert "(default: 7)" in read_help("train", "--resume", str(run.path))["optimization options"]["--seed"]
+    done = manyviews("train", "--resume", str(run.path), "--recipe", "photos")
+    assert (done.returncode, done.stderr) == (2, "manyviews: --resume cannot be combined with --recipe\n")
+    done = manyviews("train", "--recipe", "cifar10", "--views", "2", "--print-config")
+    assert Config.from_yaml(done.stdout) == dataclasses.replace(RECIPES["cifar10"], views=2)
+
+
+def test_preview_takes_a_recipe(tmp_path: Path) -> None:
+    sheet = str(tmp_path / "sheet.png")
+    done = manyviews("preview", "--recipe", "imagenet100", "--data", "photos", "--instances", "2", "-o", sheet)
+    assert "2 instances of photos, each with 4 views of 224 x 224" in done.stdout, done.stderr
+    done = manyviews("preview", "--recipe", "multimodal", "-o", sheet)
+    assert (done.returncode, "task multimodal" in done.stderr) == (2, True)

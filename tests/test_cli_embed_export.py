@@ -14,10 +14,10 @@ from PIL import Image
 
 import manyviews as mv
 from manyviews.cli.common import LoaderOptions
-from manyviews.cli.embed import embed_command
-from manyviews.cli.evaluate_command import evaluate_run
-from manyviews.cli.export_run import export_command
-from manyviews.cli.search import search_command
+from manyviews.cli.embed_command import embed_command
+from manyviews.cli.evaluate_command import evaluate_command
+from manyviews.cli.export_command import export_command
+from manyviews.cli.search_command import search_command
 from manyviews.evaluation import EvaluationConfig
 from tests.helpers.tiny_run import folder_of_images
 from tests.test_cli import manyviews
@@ -28,7 +28,7 @@ def test_evaluate_prints_tables_and_writes_a_json_file(
 ) -> None:
     run = Path(shutil.copytree(finished_run, tmp_path / "run"))
     folder = folder_of_images(tmp_path / "images", count=60)
-    evaluate_run(run, EvaluationConfig(label_fractions=(0.25,), num_workers=0), str(folder))
+    evaluate_command(run, EvaluationConfig(label_fractions=(0.25,), num_workers=0), str(folder))
     output = capsys.readouterr().out
     assert "images: 12 held-out instances, 48 labels; lbfgs probe" in output
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
@@ -41,7 +41,7 @@ def test_evaluate_prints_tables_and_writes_a_json_file(
     (written,) = run.glob("evaluation-images-*.json")
     assert output.splitlines()[-1] == f"written to {written}"
     plain = folder_of_images(tmp_path / "plain", count=8, labelled=False)
-    evaluate_run(run, EvaluationConfig(num_workers=0), str(plain))
+    evaluate_command(run, EvaluationConfig(num_workers=0), str(plain))
     output = capsys.readouterr().out
     assert output.startswith("plain has no labels: no kNN and no linear probe\n3 views of 8 train instances")
     assert "alignment" in output
@@ -85,7 +85,7 @@ def test_ids_in_an_array_file_are_kept_and_can_be_queried(
     embed_command(finished_run, str(tmp_path / "in.npz"), tmp_path / "out.npz", LoaderOptions(num_workers=0))
     with np.load(tmp_path / "out.npz") as content:
         assert content["ids"].tolist() == [*(f"train/{name}" for name in names[:4]), "test/p9", "test/p2"]
-    search_command(finished_run, str(tmp_path / "in.npz"), ("test/p9",), tmp_path / "near.png", count=2)
+    search_command(finished_run, str(tmp_path / "in.npz"), ("test/p9",), tmp_path / "near.png", neighbors=2)
     assert "test/p9: t" in capsys.readouterr().out
     with pytest.raises(ValueError, match="in has no labels in train: omit --labels"):
         embed_command(
@@ -95,7 +95,7 @@ def test_ids_in_an_array_file_are_kept_and_can_be_queried(
 
 def test_search_draws_a_row_for_each_query(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     sheet = tmp_path / "sheet.png"
-    search_command(finished_run, "photos", query=("test/3", "test/5"), output=sheet, count=4)
+    search_command(finished_run, "photos", query=("test/3", "test/5"), output=sheet, neighbors=4)
     output = capsys.readouterr().out.splitlines()
     assert output[0].startswith("test/3: t")
     assert output[0].count("(0.") == 4

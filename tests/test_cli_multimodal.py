@@ -11,10 +11,10 @@ from torch.nn.functional import normalize
 
 import manyviews as mv
 from manyviews.api import train
-from manyviews.cli.embed import embed_command
-from manyviews.cli.evaluate_command import evaluate_run
-from manyviews.cli.export_run import export_command
-from manyviews.cli.search import search_command
+from manyviews.cli.embed_command import embed_command
+from manyviews.cli.evaluate_command import evaluate_command
+from manyviews.cli.export_command import export_command
+from manyviews.cli.search_command import search_command
 from manyviews.cli.train_command import show_run
 from manyviews.evaluation import EvaluationConfig, average_embeddings
 from manyviews.loading import ModalityLoader, embed_multimodal
@@ -50,7 +50,7 @@ def test_finished_run_shows_scores_and_subsets(run: Run, capsys: pytest.CaptureF
 
 
 def test_evaluate_shows_every_table_without_dropped_modalities(run: Run, capsys: pytest.CaptureFixture) -> None:
-    evaluate_run(run.path, EvaluationConfig(label_fractions=(), drop_modalities=("audio",)))
+    evaluate_command(run.path, EvaluationConfig(label_fractions=(), drop_modalities=("audio",)))
     output = capsys.readouterr().out
     assert output.startswith("three: 40 test instances without audio, 80 labels; lbfgs probe\n")
     rows = parse_tables(output)

@@ -19,10 +19,7 @@ import tyro
 from PIL import Image
 
 import manyviews as mv
-from manyviews.cli.app import COMMANDS
-from manyviews.cli.evaluate_command import evaluate_command
-from manyviews.cli.reproduce_command import reproduce_command
-from manyviews.cli.train_command import train_command
+from manyviews.cli.app import COMMANDS, TYRO_CONFIG
 from manyviews.losses import LOSSES
 from manyviews.reproduce import EXPERIMENTS
 from manyviews.training import RECIPES
@@ -32,7 +29,6 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md"))
 )
-HEAVY = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}
 MEASURED = {"theorem", "principles"}
 
 
@@ -124,10 +120,9 @@ def test_results_in_the_readme_are_those_of_the_tables() -> None:
 @cache
 def flags(command: str) -> set[str]:
     """The flags of a command, as its help lists them."""
-    function = HEAVY[command]([command]) if command in HEAVY else COMMANDS[command]
     said = io.StringIO()
     with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
-        tyro.cli(function, args=["--help"])
+        tyro.cli(COMMANDS[command], args=["--help"], config=TYRO_CONFIG)
     return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", said.getvalue()))
 
 
@@ -186,7 +181,7 @@ def problem(words: list[str]) -> str | None:
 
 def of_ours(words: list[str]) -> str | None:
     name, *rest = words
-    if name not in {*HEAVY, *COMMANDS}:
+    if name not in COMMANDS:
         return f"no command {name}"
     for word, following in pairwise([*rest, ""]):
         known = flags(name)

@@ -145,9 +145,7 @@ def test_other_commands_print_names_escaped(
     output = call(capfd, "inspect", folder)
     assert output.startswith(f"data{SHOWN}\n")
     assert f"broken{SHOWN}.png cannot be decoded" in output
-    assert f"v{SHOWN}.png: 8 instances" in call(
-        capfd, "preview-views", "--data", folder, "-o", tmp_path / f"v{ODD}.png"
-    )
+    assert f"v{SHOWN}.png: 8 instances" in call(capfd, "preview", "--data", folder, "-o", tmp_path / f"v{ODD}.png")
     page = tmp_path / f"r{ODD}.html"
     assert f"r{SHOWN}.html: 1 run" in call(capfd, "report", run, "-o", page, "--num-workers", 0)
     text = page.read_text(encoding="utf-8")
@@ -164,7 +162,7 @@ def test_other_commands_print_names_escaped(
         ("embed", run, folder, "-o", tmp_path / f"a{ODD}.txt"),
         ("search", run, folder, "--query", f"nothing{ODD}"),
         ("export", root / f"nothing{ODD}", "onnx"),
-        ("preview-views", "--data", root / f"nothing{ODD}"),
+        ("preview", "--data", root / f"nothing{ODD}"),
         ("train", "--resume", root / f"nothing{ODD}"),
     ):
         assert r"\x1b[31m" in call(capfd, *arguments, code=2)

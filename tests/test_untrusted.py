@@ -30,7 +30,7 @@ from PIL import Image
 import manyviews
 from manyviews.cli.app import run_command
 from manyviews.cli.common import LoaderOptions
-from manyviews.cli.embed import embed_command
+from manyviews.cli.embed_command import embed_command
 from manyviews.data import CorruptImageError, DatasetError, load_dataset, read_image, walk_images
 from manyviews.data.image_files import IMAGE_FORMATS
 from manyviews.export import ImageCollection, make_query
@@ -116,7 +116,7 @@ def test_no_command_starts_ghostscript(
     alone.write_bytes(POSTSCRIPT)
     for arguments in (
         ("inspect", folder),
-        ("preview-views", "--data", folder, "-o", tmp_path / "views.png"),
+        ("preview", "--data", folder, "-o", tmp_path / "views.png"),
         ("embed", finished_run, folder, "-o", tmp_path / "a.npz", "--num-workers", 0),
         ("embed", finished_run, alone, "-o", tmp_path / "b.npz", "--num-workers", 0),
         ("search", finished_run, folder, "--query", alone, "-o", tmp_path / "c.png", "--num-workers", 0),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from manyviews.cli.list_losses import describe_cost
+from manyviews.cli.losses_command import describe_cost
 from manyviews.losses import LOSSES, PrinciplesReport, check_principles, get_loss, masked_logsumexp, safe_logaddexp
 from tests.losses.reference import table_one_pwe
 

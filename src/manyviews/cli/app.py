@@ -1,36 +1,28 @@
 """The list of commands. Errors and warnings are printed as one line, not as a traceback."""
 
+import functools
+import inspect
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 import tyro
 
 import manyviews
 from manyviews.cli.common import is_first_rank, print_error, print_lines
-from manyviews.cli.embed import embed_command
-from manyviews.cli.evaluate_command import evaluate_command
-from manyviews.cli.export_run import export_command
-from manyviews.cli.inspect_command import inspect_command
-from manyviews.cli.list_losses import list_losses_command
-from manyviews.cli.preview_views import preview_views_command
-from manyviews.cli.report_command import report_command
-from manyviews.cli.reproduce_command import reproduce_command
-from manyviews.cli.search import search_command
-from manyviews.cli.train_command import train_command
 from manyviews.utils import PARENT_PID, ConsoleHandler, handle_logs
 
+NAMES = ("train", "evaluate", "embed", "search", "export", "report", "inspect", "preview", "losses", "reproduce")
 COMMANDS: dict[str, Callable[..., None]] = {
-    "inspect": inspect_command,
-    "preview-views": preview_views_command,
-    "list-losses": list_losses_command,
-    "embed": embed_command,
-    "search": search_command,
-    "export": export_command,
-    "report": report_command,
+    name: getattr(import_module(f"manyviews.cli.{name}_command"), f"{name}_command") for name in NAMES
 }
+TYRO_CONFIG = (tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
+"""Flags do not take None, and flags of a group are not prefixed by its name."""
 
 
 def run_command() -> int:
@@ -46,27 +38,20 @@ def _run_command() -> int:
         print_lines(f"manyviews {manyviews.__version__}")
         return 0
     try:
+        description = f"Contrastive learning from any number of views. This is version {manyviews.__version__}."
         app = tyro.extras.SubcommandApp()
-        factories = {"train": train_command, "evaluate": evaluate_command, "reproduce": reproduce_command}
-        for name, command in ({name: make(sys.argv[1:]) for name, make in factories.items()} | COMMANDS).items():
-            app.command(name=name)(command)
-        _catch_signals()
-        app.cli(
-            prog="manyviews",
-            description="Contrastive learning from any number of views.",
-            config=(tyro.conf.DisallowNone,),
-        )
+        for name, command in COMMANDS.items():
+            app.command(name=name)(_prepare(command))
+        app.cli(prog="manyviews", description=description, config=TYRO_CONFIG)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 141  # as after SIGPIPE
-    except ChildProcessError as error:
-        print_error(error)
-        if "torch.distributed" in sys.modules and sys.modules["torch.distributed"].is_initialized():
-            os._exit(2)  # threads of the process group still wait for the lost rank: a normal exit aborts in them
-        return 2
     except (ValueError, OSError) as error:
         print_error(error)
+        distributed = sys.modules.get("torch.distributed")
+        if isinstance(error, ChildProcessError) and distributed and distributed.is_initialized():
+            os._exit(2)  # threads of the process group still wait for the lost rank: a normal exit aborts in them
         return 2
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
@@ -79,6 +64,18 @@ def _run_command() -> int:
         is_child = not is_first_rank() and PARENT_PID in os.environ
         return 0 if is_child else getattr(stop, "exit_code", 130)
     return 0
+
+
+def _prepare(command: Callable[..., None]) -> Callable[..., None]:
+    """Catch signals when the command starts: while tyro imports its types, Ctrl-C still exits at once."""
+    command.__doc__ = re.sub(r"\n {8} *", " ", inspect.getdoc(command) or "")  # tyro would keep these line breaks
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        _catch_signals()
+        command(*args, **kwargs)
+
+    return run
 
 
 class _Terminated(KeyboardInterrupt):

@@ -1,7 +1,7 @@
 """Argument types and output functions that the commands share."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,8 +12,11 @@ from manyviews.utils import Table, escape_control_characters, print_stderr
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 RunArg = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-ImagesArg = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="IMAGES")]
+DataArg = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
 OutputFlag = tyro.conf.arg(aliases=["-o"])
+Unset = tyro.conf.arg(help_behavior_hint="")
+"""For a default that the help text describes, or that is empty."""
+OptionalPath = Annotated[Path | None, Unset]
 
 
 @dataclass(frozen=True)
@@ -28,17 +31,8 @@ class LoaderOptions:
     """Follow symbolic links that lead out of the image folder."""
 
 
-DEFAULT_LOADER_OPTIONS = LoaderOptions()
+DEFAULT_LOADER = LoaderOptions()
 LoaderFlags = Annotated[LoaderOptions, tyro.conf.arg(name="")]
-
-
-def make_lazy_stub(summary: str) -> Callable[..., None]:
-    """Make a placeholder for `--help`: the real command is built only when selected, because torch imports slowly."""
-
-    def command() -> None: ...
-
-    command.__doc__ = summary
-    return command
 
 
 def print_lines(*lines: object) -> None:

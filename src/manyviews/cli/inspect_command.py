@@ -1,77 +1,66 @@
 """`manyviews inspect`: print the content of a dataset and possible problems."""
 
+from __future__ import annotations
+
 import warnings
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
-from manyviews.cli.common import print_lines, show_table
-
-if TYPE_CHECKING:
-    from manyviews.data import Dataset
+import manyviews as mv
+from manyviews.cli.common import DataArg, OptionalPath, print_lines, show_table
 
 
 def inspect_command(
-    data: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")],
-    class_list: Path | None = None,
+    data: DataArg,
+    class_list: OptionalPath = None,
     raise_on_corrupt: bool = False,
     follow_symlinks: bool = False,
 ) -> None:
     """Print the splits, modalities, shapes, lengths, labels and missing entries of a dataset, and possible problems.
 
     Args:
-        data: photos, digits, cifar10, cifar100, or the path of an image folder or a .npz, .npy, .pkl or .mat file.
-        class_list: text file with the names of the classes (subfolders) to use, one per line.
-        raise_on_corrupt: stop with an error at a corrupt image instead of skipping it with a warning.
-        follow_symlinks: follow symbolic links that lead out of the image folder.
+        data: Dataset: photos, digits, cifar10, cifar100, an image folder, or a .npz, .npy, .pkl or .mat file.
+        class_list: Text file with the names of the classes (subfolders) to use, one per line.
+        raise_on_corrupt: Stop with an error at a corrupt image instead of skipping it with a warning.
+        follow_symlinks: Follow symbolic links that lead out of the image folder.
     """
-    from manyviews.data import DatasetWarning, find_problems, load_dataset
-
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DatasetWarning)  # shown below
-        dataset = load_dataset(
+        warnings.simplefilter("ignore", mv.data.DatasetWarning)  # shown below
+        dataset = mv.load_dataset(
             data, class_list=class_list, raise_on_corrupt=raise_on_corrupt, follow_symlinks=follow_symlinks
         )
     print_lines(dataset.name, *([f"splits: {dataset.split_rule}"] if dataset.split_rule else []))
     rows = []
     for name, split in dataset.splits.items():
-        for i, modality in enumerate(split.modalities):
-            describe = (_describe_kind, _describe_steps, _describe_missing)
-            first = f"{name}: {len(split):,}" if i == 0 else ""
-            rows.append((first, modality, *(function(split, modality) for function in describe)))
+        first = f"{name}: {len(split):,}"
+        for modality in split.modalities:
+            missing = f"{int((~split.masks[modality]).sum()):,} instances" if modality in split.masks else ""
+            rows.append((first, modality, _describe_kind(split, modality), _describe_steps(split, modality), missing))
+            first = ""
         rows.append(("", "labels", _describe_labels(split, dataset.class_names), "", ""))
     show_table(("split", "modality", "kind", "steps", "missing"), rows)
-    problems = find_problems(dataset)
+    problems = mv.data.find_problems(dataset)
     print_lines(*(["warnings:", *(f"  {line}" for line in problems)] if problems else ["no problems found"]))
 
 
-def _describe_kind(split: "Dataset", name: str) -> str:
-    from manyviews.data import measure_images
-
+def _describe_kind(split: mv.Dataset, name: str) -> str:
     shape = getattr(split.modalities[name], "shape", None)
     if shape is None:
-        sizes = sorted(measure_images(split.modalities[name]), key=lambda size: size[0] * size[1])
+        sizes = sorted(mv.data.measure_images(split.modalities[name]), key=lambda size: size[0] * size[1])
         smallest, largest = (" x ".join(map(str, size)) for size in (sizes[0], sizes[-1]))
         return f"images on disk of {smallest}" + (f" to {largest}" if smallest != largest else "")
     size = " x ".join(map(str, shape[1:]))
     return {2: f"vectors of {size}", 3: f"sequences of {size}", 4: f"images of {size}"}[len(shape)]
 
 
-def _describe_steps(split: "Dataset", name: str) -> str:
-    if name not in split.lengths:
-        return ""
-    lengths = split.lengths[name][split.masks[name]] if name in split.masks else split.lengths[name]
-    if not len(lengths):
+def _describe_steps(split: mv.Dataset, name: str) -> str:
+    lengths = split.lengths.get(name)
+    if lengths is not None and name in split.masks:
+        lengths = lengths[split.masks[name]]
+    if lengths is None or not len(lengths):
         return ""
     return f"{int(lengths.min())} to {int(lengths.max())}, median {int(lengths.median())}"
 
 
-def _describe_missing(split: "Dataset", name: str) -> str:
-    return f"{int((~split.masks[name]).sum()):,} instances" if name in split.masks else ""
-
-
-def _describe_labels(split: "Dataset", class_names: tuple[str, ...]) -> str:
+def _describe_labels(split: mv.Dataset, class_names: tuple[str, ...]) -> str:
     if split.labels is None:
         return "none"
     if split.labels.is_floating_point():

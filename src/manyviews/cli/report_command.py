@@ -5,11 +5,12 @@ from typing import Annotated
 
 import tyro
 
-from manyviews.cli.common import Device, OutputFlag, print_lines
+import manyviews as mv
+from manyviews.cli.common import Device, OutputFlag, Unset, print_lines
 
 
 def report_command(
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")],
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]"), Unset],
     output: Annotated[Path, OutputFlag] = Path("report.html"),
     instances: int = 1000,
     num_workers: int = 2,
@@ -18,13 +19,11 @@ def report_command(
     """Write one HTML page about runs: config, training curves, scores, views, nearest neighbors and a map.
 
     Args:
-        runs: directories of finished or unfinished runs; several are compared.
+        runs: Directories of finished or unfinished runs; several are compared.
         output: .html file to write; it needs no network.
-        instances: number of test instances of each run on its map and in the neighbor search.
-        num_workers: number of processes that read images from disk.
-        device: device; auto uses a GPU if available.
+        instances: Number of test instances of each run to show on its map and to search for neighbors.
+        num_workers: Number of processes that read images from disk.
+        device: Device; auto uses a GPU if available.
     """
-    from manyviews.report import write_report
-
-    size = write_report(runs, output, instances=instances, workers=num_workers, device=device)
+    size = mv.report.write_report(runs, output, instances=instances, workers=num_workers, device=device)
     print_lines(f"{output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {size / 1e6:.1f} MB")

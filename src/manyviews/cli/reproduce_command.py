@@ -1,94 +1,65 @@
 """`manyviews reproduce`."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
-from manyviews.cli.common import OutputFlag, make_lazy_stub, print_lines, show_table
-
-if TYPE_CHECKING:
-    from manyviews.reproduce import ReproduceOptions, TrialRunner
-
-
-_SUMMARY = "Reproduce a table or figure of the paper; --list shows them."
+import manyviews as mv
+from manyviews import utils
+from manyviews.cli.common import OptionalPath, OutputFlag, Unset, print_lines, show_table
 
 
-def reproduce_command(arguments: list[str]) -> Callable[..., None]:
-    """The command, with the fields of `ReproduceOptions` as flags."""
-    if arguments[:1] != ["reproduce"]:
-        return make_lazy_stub(_SUMMARY)
-
-    from manyviews.reproduce import ReproduceOptions
-
-    def command(
-        table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")] = "",
-        options: Annotated[ReproduceOptions, tyro.conf.arg(name="")] = ReproduceOptions(),  # noqa: B008 (frozen)
-        output: Annotated[Path, OutputFlag] = Path("results"),
-        overwrite: bool = False,
-        runs: Path | None = None,
-        launcher: Literal["local", "slurm"] = "local",
-        jobs: int = 1,
-        slurm: tuple[str, ...] = (),
-        dry_run: bool = False,
-        list_tables: Annotated[bool, tyro.conf.arg(name="list")] = False,
-    ) -> None:
-        """Reproduce a table or figure of the paper; --list shows them.
-
-        Finished trials are not run again, killed ones are resumed. A failed trial is reported and does not stop others.
-
-        Args:
-            table: table1, knn, multimodal, other-losses, memory, views, batch-size, fixed-batch, theorem or principles.
-            options: subset and size of the table.
-            output: folder of the tables and figures. A table made with other options is not replaced.
-            overwrite: replace a table made with other options.
-            runs: folder of the runs, which tables may share; OUTPUT/runs if not given.
-            launcher: local processes, or SLURM jobs (needs the extra slurm).
-            jobs: number of parallel local processes.
-            slurm: SLURM job parameters as NAME=VALUE, with submitit's names (slurm_partition=gpu).
-            dry_run: list the trials and their estimated training time without running them.
-            list_tables: list the tables and figures.
-        """
-        if list_tables:
-            print_tables()
-        else:
-            run_reproduce(table, options, output, overwrite, runs, launcher, jobs, slurm, dry_run)
-
-    return command
-
-
-def print_tables() -> None:
-    from manyviews.reproduce import ANALYSES, EXPERIMENTS
-
-    tables = {**{name: experiment.description for name, experiment in EXPERIMENTS.items()}, **ANALYSES}
-    show_table(("table or figure", "content"), list(tables.items()))
-
-
-def run_reproduce(
-    table: str,
-    options: "ReproduceOptions",
-    output: Path,
-    overwrite: bool,
-    runs: Path | None,
-    launcher: Literal["local", "slurm"],
-    jobs: int,
-    slurm: tuple[str, ...],
-    dry_run: bool,
+def reproduce_command(
+    options: Annotated[mv.reproduce.ReproduceOptions, tyro.conf.arg(name="")],
+    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE"), Unset] = "",
+    output: Annotated[Path, OutputFlag] = Path("results"),
+    overwrite: bool = False,
+    runs: OptionalPath = None,
+    launcher: Literal["local", "slurm"] = "local",
+    jobs: int = 1,
+    slurm: Annotated[tuple[str, ...], Unset] = (),
+    dry_run: bool = False,
+    list_tables: Annotated[bool, tyro.conf.arg(name="list")] = False,
 ) -> None:
-    from manyviews.reproduce import ANALYSES, EXPERIMENTS, UNJUDGED_SCALES, TrialRunner, get_experiment, reproduce_table
+    """Reproduce a table or figure of the paper; --list shows them.
 
+    Finished trials are not run again, killed ones are resumed. A failed trial is reported and does not stop others.
+
+    Args:
+        options: Subset and size of the table.
+        table: table1, knn, multimodal, other-losses, memory, views, batch-size, fixed-batch, theorem or principles.
+        output: Folder of the tables and figures. A table made with other options is not replaced.
+        overwrite: Replace a table made with other options.
+        runs: Folder of the runs, which tables may share. Default: OUTPUT/runs.
+        launcher: Local processes, or SLURM jobs (needs the extra slurm).
+        jobs: Number of parallel local processes.
+        slurm: SLURM job parameters as NAME=VALUE, with submitit's names (slurm_partition=gpu).
+        dry_run: List the trials and their estimated training time without running them.
+        list_tables: List the tables and figures.
+    """
+    tables = {
+        **{name: experiment.description for name, experiment in mv.reproduce.EXPERIMENTS.items()},
+        **mv.reproduce.ANALYSES,
+    }
+    if list_tables:
+        show_table(("table or figure", "content"), list(tables.items()))
+        return
     if not table:
-        raise ValueError(f"a TABLE is required: {', '.join([*EXPERIMENTS, *ANALYSES])}")
-    if table not in ANALYSES:
-        get_experiment(table)
+        raise ValueError(f"a TABLE is required: {', '.join(tables)}")
+    if table not in mv.reproduce.ANALYSES:
+        mv.reproduce.get_experiment(table)
     if jobs < 1 or options.seeds < 1:
         raise ValueError(f"jobs and seeds must be >= 1, got {jobs} and {options.seeds}")
-    launch = TrialRunner(runs or output / "runs", launcher, jobs, _parse_key_values(slurm), log=print_lines)
+    launch = mv.reproduce.TrialRunner(
+        runs or output / "runs", launcher, jobs, _parse_key_values(slurm), log=print_lines
+    )
     if dry_run:
         _print_plan(table, options, launch)
         return
-    outcome = reproduce_table(table, options, launch, output, overwrite)
+    outcome = mv.reproduce.reproduce_table(table, options, launch, output, overwrite)
     print_lines(outcome.setting)
     for result in outcome.tables:
         result.print()
@@ -96,46 +67,40 @@ def run_reproduce(
         basis = f"; {claim.basis}" if claim.basis else ""
         print_lines(f"{claim.verdict}: {claim.text}: {claim.evidence}{basis}")
     if options.scale == "smoke":
-        print_lines(UNJUDGED_SCALES)
-    for name, reason in outcome.failed.items():
-        print_lines(f"failed: {name}: {reason}")
+        print_lines(mv.reproduce.UNJUDGED_SCALES)
+    print_lines(*(f"failed: {name}: {reason}" for name, reason in outcome.failed.items()))
     print_lines("written to " + ", ".join(str(path) for path in outcome.files))
     if outcome.failed:
         raise ValueError(f"{len(outcome.failed)} trials failed; run the same command to retry them")
 
 
 def _parse_key_values(pairs: tuple[str, ...]) -> dict[str, str | int]:
-    parameters: dict[str, str | int] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--slurm takes NAME=VALUE, got {pair!r}")
-        parameters[name] = int(value) if value.isdigit() else value
-    return parameters
+    if wrong := [pair for pair in pairs if "=" not in pair]:
+        raise ValueError(f"--slurm takes NAME=VALUE, got {wrong[0]!r}")
+    items = (pair.partition("=") for pair in pairs)
+    return {name: int(value) if value.isdigit() else value for name, _, value in items}
 
 
-def _print_plan(table: str, options: "ReproduceOptions", launch: "TrialRunner") -> None:
-    from manyviews.reproduce import ANALYSES, estimate_seconds, list_lr_searched, make_lr_search_trials, make_trials
-    from manyviews.utils import format_duration
-
-    if table in ANALYSES:
+def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, launch: mv.reproduce.TrialRunner) -> None:
+    package = mv.reproduce
+    if table in package.ANALYSES:
         print_lines(f"{table} has no trials: it is computed directly")
         return
-    table_trials = make_trials(table, options)
-    search_trials = list(make_lr_search_trials(list_lr_searched(table_trials, options)).values())
-    trials = list({trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values())
-    seconds = estimate_seconds([trial for trial in trials if trial.get_state(launch.folder) != "done"])
+    table_trials = package.make_trials(table, options)
+    search_trials = package.make_lr_search_trials(package.list_lr_searched(table_trials, options)).values()
+    trials = {trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values()
+    states = [trial.get_state(launch.folder) for trial in trials]
+    seconds = package.estimate_seconds([t for t, state in zip(trials, states, strict=True) if state != "done"])
     rows = []
-    for trial in trials:
-        time, state = seconds.get(trial.name), trial.get_state(launch.folder)
-        estimate = "unknown" if isinstance(time, str) else format_duration(time) if time else ""
+    for trial, state in zip(trials, states, strict=True):
+        time = seconds.get(trial.name, 0.0)
+        estimate = "unknown" if isinstance(time, str) else utils.format_duration(time) if time else ""
         rows.append((trial.name, trial.label, state, estimate))
     show_table(("trial", "coordinates", "state", "estimated training"), rows)
-    total = format_duration(sum(time for time in seconds.values() if isinstance(time, float)) / launch.jobs)
+    total = utils.format_duration(sum(time for time in seconds.values() if isinstance(time, float)) / launch.jobs)
     unknown = [time for time in seconds.values() if isinstance(time, str)]
     note = f", without {len(unknown)} of unknown duration" if unknown else ""
     print_lines(f"{len(trials)} trials, about {total} of training with {launch.jobs} at once{note}")
-    for reason in dict.fromkeys(unknown):
-        print_lines(f"unknown: {reason}")
+    print_lines(*(f"unknown: {reason}" for reason in dict.fromkeys(unknown)))
     if search_trials:
         print_lines("the first trials search the learning rate; the others then use the best one, not the one shown")

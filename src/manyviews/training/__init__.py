@@ -1,6 +1,7 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
 from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
+from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS
 from manyviews.training.config import Config as Config
 from manyviews.training.config import ConfigError as ConfigError
 from manyviews.training.config import coerce_field as coerce_field

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal
 
-import tyro
 import yaml
 
 from manyviews.loading import count_instances_per_batch
@@ -48,28 +47,25 @@ class Config:
     """
 
     data: str = "photos"
-    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a .npz or .npy file, or a file of
-    multimodal features."""
+    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder or a .npz, .npy, .pkl or .mat file."""
     max_instances: int | None = None
-    """Use at most this many training instances."""
+    """Use at most this many training instances. Default: all."""
     subset: LimitOrder = "sample"
-    """Which instances max_instances keeps. sample: a random sample balanced over the classes, the same for all seeds;
-    first: the first ones."""
+    """Instances that max_instances keeps: a sample, balanced over the classes and equal for all seeds, or the first."""
     class_list: Path | None = None
-    """Text file with the names of the classes (subfolders) to use, one per line."""
+    """Text file with the names of the classes (subfolders) to use, one per line. Default: all."""
     raise_on_corrupt: bool = False
     """Stop with an error at a corrupt image instead of skipping it with a warning."""
     follow_symlinks: bool = False
     """Follow symbolic links that lead out of the image folder."""
     monitor_size: int | None = None
-    """Number of training instances that are only monitored, not trained on. Default: a tenth, between 20 and 250, or 0
-    if there are fewer than 100. With 0, some of the trained instances are monitored, and their kNN accuracy is higher
-    than that of new instances."""
+    """Number of training instances that are only monitored, not trained on. With 0, trained instances are monitored;
+    their kNN accuracy is higher. Default: a tenth, between 20 and 250, or 0 if there are fewer than 100."""
 
     task: Task = "images"
-    """Kind of views. images: random augmentations of an image; multimodal: the modalities of an instance."""
+    """What the views are. images: random augmentations of an image; multimodal: the modalities of an instance."""
     views: int = 4
-    """Number of views per instance. For the multimodal task 0 means all modalities."""
+    """Number of views per instance. Multimodal: 0 for all modalities."""
     image_size: int | None = None
     """Height and width of a view in pixels. Default: that of the images, at most 224."""
     crop_scale: tuple[float, float] = (0.2, 1.0)
@@ -78,16 +74,15 @@ class Config:
     """Strength of the color jitter. Default: 0.5 for views of up to 64 pixels, 1 for larger ones."""
     blur_prob: float | None = None
     """Probability of a Gaussian blur. Default: 0 for views of up to 64 pixels, 0.5 for larger ones."""
-
     modalities: tuple[str, ...] = ()
-    """Modalities to use as views. Default: all."""
+    """Multimodal: modalities to use as views. Default: all."""
     missing_rate: float = 0.0
-    """Fraction of the training instances' modalities that is removed at random (depends on the seed)."""
+    """Multimodal: fraction of the training instances' modalities that is removed at random, by the seed."""
 
     encoder: str = "resnet-small"
-    """Image encoder: resnet18, resnet50, resnet-small, timm:NAME or torchvision:NAME."""
+    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME."""
     stem: Stem | None = None
-    """First layers of a built-in ResNet: for ImageNet-sized or for small images. Default: by the size of the views."""
+    """First layers of a built-in ResNet: imagenet for large images, the others for small. Default: by image size."""
     width_mult: float | None = None
     """Multiplier for the number of channels of a built-in ResNet. Default: that of the encoder."""
     embed_dim: int = 128
@@ -95,27 +90,26 @@ class Config:
     per_view_batch_norm: bool = False
     """Compute batch norm statistics for each view separately instead of over all views."""
     hidden_dim: int = 128
-    """Dimension of each modality's representation."""
+    """Multimodal: dimension of each modality's representation."""
     transformer_layers: int = 3
-    """Number of layers of the transformers that encode sequences."""
+    """Multimodal: number of layers of the transformers that encode sequences."""
     transformer_heads: int = 8
-    """Number of attention heads of these transformers."""
+    """Multimodal: number of attention heads of these transformers."""
     dropout: float = 0.1
-    """Dropout probability of the feature encoders."""
-
+    """Multimodal: dropout probability of the encoders."""
     init: Path | None = None
-    """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only)."""
+    """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only). Default: random."""
 
     loss: str = "mv-dhel"
-    """Loss; `manyviews list-losses` lists all."""
+    """Name of the loss; `manyviews losses` lists all."""
     released_variant: bool = False
     """Use the loss as in the authors' released code where that differs from the paper's equation."""
     temperature: float | None = None
     """Temperature of the loss. Default: that of the loss, usually 0.5."""
-    learn_temperature: tyro.conf.DisallowNone[bool | None] = None
+    learn_temperature: bool | None = None
     """Learn the temperature (and SigLIP's bias). Default: that of the loss."""
     supervised: bool = False
-    """Supervised baseline: train with labels through a linear layer on the fused modalities."""
+    """Multimodal: train a supervised baseline instead, with a linear layer on the fused modalities."""
 
     epochs: int = 10
     """Number of passes over the training data."""
@@ -124,8 +118,8 @@ class Config:
     batch_counts_views: bool = False
     """Interpret batch_size as a number of views: a batch then has batch_size / views instances."""
     grad_cache_chunk: int | None = None
-    """Embed at most this many instances at once on each rank to save memory; the gradient is still that of the full
-    batch. Batch norm then normalizes each chunk separately."""
+    """Save memory: embed at most this many instances at once on each rank. The gradient stays that of the full batch;
+    batch norm normalizes each chunk separately."""
     optimizer: OptimizerName = "sgd"
     """Optimizer."""
     learning_rate: float = 1.0
@@ -162,12 +156,12 @@ class Config:
     monitor_every: int = 0
     """Steps between evaluations of the monitored instances (kNN, alignment, uniformity, rank); 0 = ten per run."""
     knn_k: int | None = None
-    """Number of neighbors for kNN, at most the number of training instances. Default: a tenth of the mean class size,
-    between 1 and 200; for CIFAR and ImageNet 200, as in the paper, if classes are that large."""
+    """Number of neighbors for kNN. Default: a tenth of the mean class size, between 1 and 200; for CIFAR and ImageNet
+    the paper's 200 if classes are that large."""
     log_every: int = 10
     """Steps between writes to metrics.csv, which has one row per step."""
     loggers: tuple[Logger, ...] = ()
-    """Additional destinations of the metrics."""
+    """Additional destinations of the metrics. Default: none."""
     checkpoint_every_steps: int = 0
     """Steps between checkpoints; 0 = no checkpoints by steps."""
     checkpoint_every_minutes: float = 1.0
@@ -175,8 +169,7 @@ class Config:
     keep_checkpoints: int = 2
     """Number of checkpoints to keep."""
     evaluate_at_end: bool = True
-    """Evaluate the trained encoder (kNN, linear probe, geometry) and compare it with raw features and the untrained
-    encoder."""
+    """After training, compare the encoder with raw features and the untrained one: kNN, linear probe, geometry."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -190,38 +183,24 @@ class Config:
 
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""
-        default = Config()
         for task, names in TASK_ONLY_FIELDS.items():
             for name in names if task != self.task else ():
-                if getattr(self, name) != getattr(default, name):
+                if getattr(self, name) != getattr(Config, name):
                     raise ConfigError(f"{name} requires task {task}, got task {self.task}")
+        for expected, (is_valid, names) in BOUNDS.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not is_valid(value):
+                    raise ConfigError(f"{name} must be {expected}, got {value}")
         if self.task == "images" and self.views < 2:
             raise ConfigError(f"views must be >= 2, got {self.views}")
-        for name, minimum in MINIMUMS.items():
-            value = getattr(self, name)
-            if value is not None and not minimum <= value < 2**62:  # also rejects NaN
-                raise ConfigError(f"{name} must be a number >= {minimum}, got {value}")
         if self.monitor_size == 1:
             raise ConfigError("monitor_size must be 0 or >= 2, got 1")
-        if self.momentum >= 1:
-            raise ConfigError(f"momentum must be < 1, got {self.momentum}")
-        for name in ("temperature", "learning_rate"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{name} must be > 0, got {value}")
-        for name in ("missing_rate", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be in [0, 1), got {getattr(self, name)}")
         if self.hidden_dim % self.transformer_heads or self.hidden_dim % 2:
-            raise ConfigError(
-                f"hidden_dim must be even and divisible by transformer_heads, got {self.hidden_dim} and "
-                f"{self.transformer_heads} heads"
-            )
-        if not 0 <= self.warmup_fraction <= 1:
-            raise ConfigError(f"warmup_fraction must be in [0, 1], got {self.warmup_fraction}")
+            got = f"{self.hidden_dim} and {self.transformer_heads} heads"
+            raise ConfigError(f"hidden_dim must be even and divisible by transformer_heads, got {got}")
         try:
-            if self.instances_per_batch < 2:
-                raise ConfigError(f"a batch must have at least 2 instances, got {self.instances_per_batch}")
+            _ = self.instances_per_batch  # raises if it is less than 2
             max_views = get_loss(self.loss).max_views
             if ":" not in self.encoder and self.encoder not in ENCODERS:
                 get_encoder(self.encoder)  # raises an error that lists the encoders
@@ -244,8 +223,6 @@ class Config:
             >>> config.temperature, config.learn_temperature
             (0.1, True)
         """
-        if self.temperature is not None and self.learn_temperature is not None:
-            return self
         temperature, learned = self.temperature, self.learn_temperature
         if temperature is None:
             temperature = float(get_loss(self.loss, learn_temperature=False).temperature)
@@ -253,17 +230,21 @@ class Config:
             learned = get_loss(self.loss).log_temperature is not None
         return dataclasses.replace(self, temperature=temperature, learn_temperature=learned)
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the fields as values that YAML and JSON have."""
+        paths_as_text = {name: str(value) if isinstance(value, Path) else value for name, value in vars(self).items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in paths_as_text.items()}
+
     def to_yaml(self) -> str:
         """Return the fields as YAML, which `Config.from_yaml` reads."""
-        return yaml.safe_dump({name: _to_plain(value) for name, value in vars(self).items()}, sort_keys=False)
+        return yaml.safe_dump(self.to_plain(), sort_keys=False)
 
     @classmethod
     def from_yaml(cls, text: str, where: str = "the config") -> Config:
         """Parse a YAML text; fields that are not in it have their defaults."""
         try:
-            fields = parse_yaml(text)
-            for name in (PROVENANCE_KEY, EXTENSIONS_KEY):
-                fields.pop(name, None)
+            others = {PROVENANCE_KEY, EXTENSIONS_KEY}
+            fields = {name: value for name, value in parse_yaml(text).items() if name not in others}
             return cls().with_fields(fields, where)
         except ConfigError:
             raise
@@ -272,22 +253,27 @@ class Config:
 
     def with_fields(self, fields: Mapping[str, Any], where: str = "the config") -> Config:
         """Return a copy with new values of some fields."""
-        existing = {field.name for field in dataclasses.fields(self)}
         for name in fields:
-            if name not in existing:
-                raise ConfigError(f"unknown field {name!r} in {where}{suggest(name, existing)}")
+            if name not in vars(self):
+                raise ConfigError(f"unknown field {name!r} in {where}{suggest(name, vars(self))}")
         return dataclasses.replace(
             self, **{name: coerce_field(Config, name, value, where) for name, value in fields.items()}
         )
 
     def get_result_fields(self) -> dict[str, Any]:
         """Return the fields that affect the result, as plain values."""
-        return {name: _to_plain(value) for name, value in vars(self).items() if name not in RUNTIME_FIELDS}
+        return {name: value for name, value in self.to_plain().items() if name not in RUNTIME_FIELDS}
 
     def list_changed_fields(self, other: Config) -> list[str]:
         """List the fields that differ and affect the result."""
-        return [n for n, value in vars(self).items() if n not in RUNTIME_FIELDS and value != getattr(other, n)]
+        return [name for name in self.get_result_fields() if getattr(self, name) != getattr(other, name)]
 
+
+FIRST_FIELDS = {
+    "data": "data", "views": "task", "model": "encoder", "loss": "loss", "optimization": "epochs", "runtime": "device",
+    "logging": "monitor_every",
+}  # fmt: skip
+"""The groups of fields in `manyviews train --help`, each with its first field."""
 
 RUNTIME_FIELDS = {
     "data", "class_list", "device", "devices", "num_nodes", "cpu_threads", "num_workers", "detect_anomaly",
@@ -298,36 +284,31 @@ RUNTIME_FIELDS = {
 
 TASK_ONLY_FIELDS = {
     "images": (
-        "image_size",
-        "crop_scale",
-        "jitter_strength",
-        "blur_prob",
-        "stem",
-        "width_mult",
-        "per_view_batch_norm",
+        "image_size", "crop_scale", "jitter_strength", "blur_prob", "stem", "width_mult", "per_view_batch_norm",
         "batch_counts_views",
     ),
     "multimodal": (
-        "modalities",
-        "missing_rate",
-        "hidden_dim",
-        "transformer_layers",
-        "transformer_heads",
-        "dropout",
-        "supervised",
+        "modalities", "missing_rate", "hidden_dim", "transformer_layers", "transformer_heads", "dropout", "supervised",
     ),
-}
+}  # fmt: skip
 """Fields that only one task uses."""
 
-MINIMUMS = {
-    "views": 0, "hidden_dim": 2, "transformer_layers": 1, "transformer_heads": 1,
-    "max_instances": 2, "monitor_size": 0, "width_mult": 0, "image_size": 1, "embed_dim": 1, "epochs": 1,
-    "batch_size": 2, "grad_cache_chunk": 1,
-    "momentum": 0, "weight_decay": 0, "lars_trust_coefficient": 0, "seed": 0, "devices": 1, "num_nodes": 1,
-    "cpu_threads": 1, "num_workers": 0,
-    "monitor_every": 0, "knn_k": 1, "log_every": 1, "checkpoint_every_steps": 0, "checkpoint_every_minutes": 0,
-    "keep_checkpoints": 1,
+_MAX = 2**62
+BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
+    "a number >= 0": (lambda value: 0 <= value < _MAX, (
+        "views", "monitor_size", "width_mult", "weight_decay", "lars_trust_coefficient", "seed", "num_workers",
+        "monitor_every", "checkpoint_every_steps", "checkpoint_every_minutes",
+    )),
+    "a number >= 1": (lambda value: 1 <= value < _MAX, (
+        "image_size", "embed_dim", "transformer_layers", "transformer_heads", "epochs", "grad_cache_chunk", "devices",
+        "num_nodes", "cpu_threads", "knn_k", "log_every", "keep_checkpoints",
+    )),
+    "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
+    "> 0": (lambda value: 0 < value < _MAX, ("temperature", "learning_rate")),
+    "in [0, 1)": (lambda value: 0 <= value < 1, ("missing_rate", "dropout", "momentum")),
+    "in [0, 1]": (lambda value: 0 <= value <= 1, ("warmup_fraction",)),
 }  # fmt: skip
+"""Limits of fields by what an error says is expected. No comparison holds for NaN."""
 
 
 def coerce_field(owner: type, name: str, value: Any, where: str = "the config") -> Any:
@@ -343,45 +324,36 @@ def coerce_field(owner: type, name: str, value: Any, where: str = "the config") 
 
 
 _get_types = lru_cache(typing.get_type_hints)
+_TYPES: dict[Any, tuple[str, tuple[type, ...]]] = {
+    int: ("an integer", (int,)),
+    float: ("a number", (int, float, str)),  # YAML parses 1e-6 as a string
+    bool: ("true or false", (bool,)),
+    str: ("a string", (str,)),
+    Path: ("a path", (str, Path)),
+}
+"""Name and accepted types of each type."""
 
 
 def _coerce(kind: Any, value: Any) -> Any:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
-        if value is None and NoneType in inner:
-            return None
-        return _coerce(next(k for k in inner if k is not NoneType), value)
-    if origin is Literal:
-        value = str(value)  # YAML parses 32 as a number
-        if value not in inner:
-            raise ValueError
-        return value
+        return None if value is None else _coerce(inner[0], value)
     if origin is tuple:
-        kinds = [inner[0]] * len(value) if inner[1:] == (Ellipsis,) else list(inner)
-        if isinstance(value, str) or len(kinds) != len(value):
-            raise ValueError
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        if isinstance(value, str):
+            raise TypeError
         return tuple(_coerce(k, v) for k, v in zip(kinds, value, strict=True))
-    if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
-        return float(value)  # YAML parses 1e-6 as a string
-    if kind is Path and isinstance(value, (str, Path)):
-        return Path(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if origin is Literal:  # YAML parses 32 as a number
+        return inner[inner.index(str(value))]
+    if not isinstance(value, _TYPES[kind][1]) or (isinstance(value, bool) and kind is not bool):
         raise TypeError
-    return value
+    return kind(value)
 
 
 def _name_type(kind: Any) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
-        return " or ".join("none" if k is NoneType else _name_type(k) for k in inner)
+        return f"{_name_type(inner[0])} or none"
     if origin is Literal:
-        return "one of " + ", ".join(map(str, inner))
-    if origin is tuple:
-        return "a list, each item " + _name_type(inner[0])
-    return {int: "an integer", float: "a number", bool: "true or false", str: "a string", Path: "a path"}[kind]
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_plain(v) for v in value]
-    return str(value) if isinstance(value, Path) else value
+        return "one of " + ", ".join(inner)
+    return f"a list, each item {_name_type(inner[0])}" if origin is tuple else _TYPES[kind][0]

@@ -2,71 +2,40 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 from manyviews.training.config import Config, ConfigError
 from manyviews.utils import read_text, suggest
 
 _CIFAR = Config(
-    data="cifar10",
-    monitor_size=0,
-    image_size=32,
-    crop_scale=(0.08, 1.0),
-    jitter_strength=0.5,
-    blur_prob=0.0,
-    encoder="resnet18",
-    stem="small",
-    epochs=200,
-    batch_size=256,
-    temperature=0.5,
-    learning_rate=1.0,
-    warmup_fraction=0.01,
-    checkpoint_every_minutes=5.0,
-)
-_IMAGENET = dataclasses.replace(
-    _CIFAR,
-    image_size=224,
-    jitter_strength=1.0,
-    blur_prob=0.5,
-    encoder="resnet50",
-    stem="imagenet",
-    warmup_fraction=0.1,
-    num_workers=8,
-    checkpoint_every_minutes=30.0,
-    evaluate_at_end=False,
-)
-
+    data="cifar10", monitor_size=0, image_size=32, crop_scale=(0.08, 1.0), jitter_strength=0.5, blur_prob=0.0,
+    encoder="resnet18", stem="small", temperature=0.5, epochs=200, batch_size=256, learning_rate=1.0,
+    warmup_fraction=0.01, checkpoint_every_minutes=5.0,
+)  # fmt: skip
+_IMAGENET = replace(
+    _CIFAR, image_size=224, jitter_strength=1.0, blur_prob=0.5, encoder="resnet50", stem="imagenet",
+    warmup_fraction=0.1, num_workers=8, checkpoint_every_minutes=30.0, evaluate_at_end=False,
+)  # fmt: skip
 _MULTIMODAL = Config(
-    data="digits",
-    task="multimodal",
-    views=0,
-    epochs=60,
-    optimizer="adamw",
-    learning_rate=1e-3,
-    weight_decay=1e-2,
+    data="digits", task="multimodal", views=0, epochs=60, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-2
 )
-_SENTIMENT = dataclasses.replace(
-    _MULTIMODAL,
-    monitor_size=0,
-    epochs=200,
-    batch_size=256,
-    learning_rate=1e-4,
-    warmup_fraction=0.0,
+_SENTIMENT = replace(
+    _MULTIMODAL, monitor_size=0, epochs=200, batch_size=256, learning_rate=1e-4, warmup_fraction=0.0,
     checkpoint_every_minutes=5.0,
-)
+)  # fmt: skip
 
 RECIPES: dict[str, Config] = {
     "photos": Config(),
     "cifar10": _CIFAR,
-    "cifar100": dataclasses.replace(_CIFAR, data="cifar100"),
-    "imagenet100": dataclasses.replace(_IMAGENET, data="imagenet100", learning_rate=1.4),
-    "imagenet1k": dataclasses.replace(
+    "cifar100": replace(_CIFAR, data="cifar100"),
+    "imagenet100": replace(_IMAGENET, data="imagenet100", learning_rate=1.4),
+    "imagenet1k": replace(
         _IMAGENET, data="imagenet", epochs=100, batch_size=512, temperature=0.1, optimizer="lars", learning_rate=0.3
     ),
     "multimodal": _MULTIMODAL,
-    "ch-sims": dataclasses.replace(_SENTIMENT, data="ch-sims"),
-    "cmu-mosei": dataclasses.replace(_SENTIMENT, data="cmu-mosei"),
+    "ch-sims": replace(_SENTIMENT, data="ch-sims"),
+    "cmu-mosei": replace(_SENTIMENT, data="cmu-mosei"),
 }
 """`photos` runs on a CPU; it is also the default for data without a recipe of the same name."""
 
@@ -78,7 +47,7 @@ def get_default_recipe(data: str) -> Config:
         >>> get_default_recipe("cifar10").encoder, get_default_recipe("~/pictures").encoder
         ('resnet18', 'resnet-small')
     """
-    return RECIPES[data] if data in RECIPES else dataclasses.replace(RECIPES["photos"], data=data)
+    return RECIPES[data] if data in RECIPES else replace(RECIPES["photos"], data=data)
 
 
 def get_recipe(name: str | Path) -> Config:

@@ -1,0 +1,68 @@
+"""The fields of `Config` as flags in groups, with the defaults of the recipe or of the resumed run."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import tyro
+
+import manyviews as mv
+from manyviews.utils import escape_control_characters
+
+
+def make_config_flags() -> Callable[..., mv.Config]:
+    """Make a constructor of `Config` for tyro, with a dataclass for each group of fields as parameters."""
+    # tyro cannot choose the default of one flag by the value of another, so that these three are parsed first.
+    default, _ = tyro.cli(_get_default_config, args=sys.argv[2:], return_unknown_args=True, add_help=False)
+    docs, types = _read_field_docs(mv.Config), get_type_hints(mv.Config)
+    groups_by_first = {first: group for group, first in mv.training.FIRST_FIELDS.items()}
+    fields: dict[str, list[tuple[str, Any, Any]]] = {}
+    for name, value in vars(default).items():
+        if name in groups_by_first:
+            group = fields[groups_by_first[name]] = []
+        text = docs[name] if value in (None, ()) else docs[name].partition(" Default: ")[0]
+        flag = tyro.conf.arg(help=text, help_behavior_hint=_format_default)
+        group.append((name, Annotated[types[name], flag], value))
+    groups = {name: dataclasses.make_dataclass(name, group) for name, group in fields.items()}
+
+    def build_config(**values: Any) -> mv.Config:
+        return mv.Config(**{name: value for group in values.values() for name, value in vars(group).items()})
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=g()) for name, g in groups.items()]
+    build_config.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    build_config.__annotations__ = groups
+    return build_config
+
+
+ConfigFlags = tyro.conf.arg(name="", constructor_factory=make_config_flags)
+
+
+def _get_default_config(recipe: str | None = None, resume: Path | None = None, data: str = "photos") -> Any:
+    if resume and recipe:
+        raise ValueError("--resume cannot be combined with --recipe")
+    if resume:
+        return mv.Run.open(resume).config
+    return mv.get_recipe(recipe) if recipe else mv.training.get_default_recipe(data)
+
+
+def _read_field_docs(owner: type) -> dict[str, str]:
+    """Read the docstring of each field, in one line: tyro would keep the line breaks."""
+    (tree,) = ast.parse(inspect.getsource(owner)).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr)
+    }
+
+
+def _format_default(value: str) -> str:
+    """Format a default, possibly of an untrusted run; the help text describes a default of None or nothing."""
+    return "" if value in ("None", "") else f"(default: {escape_control_characters(value)})"
