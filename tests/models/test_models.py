@@ -102,13 +102,13 @@ def test_projection_head_matches_the_paper() -> None:
     assert not head[4].bias.any()
 
 
-def test_views_share_batch_norm_statistics_unless_each_view() -> None:
+def test_views_share_batch_norm_statistics_unless_per_view() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12, affine=False))
     views = torch.rand(16, 3, 3, 2, 2) + torch.tensor([0.0, 5.0, 9.0])[None, :, None, None, None]
     shared = Embedder(encoder, nn.Identity(), dim=12)(views).h
     assert shared.mean((0, 2))[0] < -1  # the darkest view stays dark
     torch.testing.assert_close(shared.mean((0, 1)), torch.zeros(12), rtol=0, atol=1e-5)
-    per_view = Embedder(encoder, nn.Identity(), dim=12, each_view=True)(views).h
+    per_view = Embedder(encoder, nn.Identity(), dim=12, per_view_batch_norm=True)(views).h
     torch.testing.assert_close(per_view.mean(0), torch.zeros(3, 12), rtol=0, atol=1e-5)
 
 

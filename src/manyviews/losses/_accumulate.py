@@ -155,12 +155,7 @@ class StableAccumulator(TileAccumulator):
     """Sum of f, or log sum exp f with a running maximum of each sum."""
 
     def __init__(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        kernel_fn: KernelFunction,
-        parameters: tuple[Tensor, ...],
-        log_space: bool,
+        self, x: Tensor, mask: Tensor | None, kernel_fn: KernelFunction, parameters: tuple[Tensor, ...], log_space: bool
     ) -> None:
         super().__init__(x.transpose(0, 1).contiguous(), mask)
         self.kernel_fn = kernel_fn

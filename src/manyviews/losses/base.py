@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import is_dataclass
+from types import NoneType
 from typing import Any, Literal
 
 import torch
@@ -59,6 +60,8 @@ class MultiViewLoss(nn.Module):
     """A is the log of the sum of K over negatives; if false, the plain sum of the kernel function."""
     max_views: float = math.inf
     """Largest number of views of an instance."""
+    gaussian_only: str = ""
+    """Why the loss requires the Gaussian kernel, if it does."""
 
     def __init__(
         self,
@@ -73,16 +76,20 @@ class MultiViewLoss(nn.Module):
         super().__init__()
         check_choice("reduction", reduction, Reduction)
         check_choice("implementation", implementation, Implementation)
-        self._set_temperature(temperature, learn_temperature)
+        check_temperature(temperature)
+        if learn_temperature and isinstance(temperature, Tensor):
+            raise ValueError(
+                "learn_temperature cannot be combined with a tensor as temperature: pass an nn.Parameter instead"
+            )
+        self._temperature = temperature if isinstance(temperature, Tensor) else float(temperature)
+        log = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
+        self.log_temperature: nn.Parameter | None = log
         self.kernel = self.check_kernel(Gaussian() if kernel is None else kernel)
-        self.reduction = reduction
-        self.gather_distributed = gather_distributed
-        self.implementation = implementation
+        self.reduction, self.implementation, self.gather_distributed = reduction, implementation, gather_distributed
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         """Losses (M,) of the instances from positives and energies (M, N, N)."""
-        shapes = f"P {tuple(P.shape)} and A {tuple(A.shape)}"
-        raise TypeError(f"{type(self).__name__} must define formula(P, A): it was called with {shapes}")
+        raise TypeError(f"{type(self).__name__} must define formula(P, A), for P {tuple(P.shape)}, A {tuple(A.shape)}")
 
     def required_energies(self, views: int) -> Tensor:
         """Which energies A[:, l, m] the formula reads, as bools (N, N)."""
@@ -101,6 +108,8 @@ class MultiViewLoss(nn.Module):
         return (P != -torch.inf).flatten(1).any(1)[:, None, None] & (A != -torch.inf)
 
     def check_kernel(self, kernel: Kernel) -> Kernel:
+        if self.gaussian_only and not isinstance(kernel, Gaussian):
+            raise ValueError(f"{type(self).__name__} requires Gaussian(), got {kernel}: {self.gaussian_only}")
         if not isinstance(kernel, PositiveKernel):
             if not hasattr(kernel, "value"):
                 raise TypeError(f"kernel must be a kernel such as Gaussian(), got {kernel!r}")
@@ -165,9 +174,7 @@ class MultiViewLoss(nn.Module):
         if not isinstance(self.kernel, Gaussian):
             return z
         temperature = self.temperature
-        if isinstance(temperature, Tensor):
-            return z * temperature.to(z).rsqrt()
-        return z * temperature**-0.5
+        return z * (temperature.to(z).rsqrt() if isinstance(temperature, Tensor) else temperature**-0.5)
 
     def compute_log_kernel(self, similarity: Tensor) -> Tensor:
         """Log K from the inner products of scaled embeddings."""
@@ -183,19 +190,12 @@ class MultiViewLoss(nn.Module):
 
     @_disable_dynamo
     def compute_energies(
-        self,
-        z: Tensor,
-        mask: Tensor | None,
-        required: Tensor,
-        group: dist.ProcessGroup | None,
+        self, z: Tensor, mask: Tensor | None, required: Tensor, group: dist.ProcessGroup | None
     ) -> Tensor:
         """A (M, N, N), or plain sums, over all other instances."""
         kernel_fn, parameters = self.get_kernel_function()
-        options: dict[str, Any] = {
-            "kernel_fn": kernel_fn,
-            "parameters": tuple(p.to(z) for p in parameters),
-            "log_space": self.log_space,
-        }
+        parameters = tuple(p.to(z) for p in parameters)
+        options: dict[str, Any] = {"kernel_fn": kernel_fn, "parameters": parameters, "log_space": self.log_space}
         max_logit = 1 / float(self._temperature_tensor().detach())
         use_shared_exp = kernel_fn is None and max_logit < MAX_SAFE_LOGIT[z.dtype]
         use_dense = not use_shared_exp and group is None and z.shape[0] * z.shape[1] <= DENSE_MAX_ROWS
@@ -225,21 +225,6 @@ class MultiViewLoss(nn.Module):
             return self._temperature
         return (log.float() if log.dtype in (torch.float16, torch.bfloat16) else log).exp()
 
-    def _set_temperature(self, temperature: float | Tensor, learn_temperature: bool) -> None:
-        check_temperature(temperature)
-        self.log_temperature: nn.Parameter | None = None
-        self._temperature: float | Tensor
-        if isinstance(temperature, Tensor):
-            if learn_temperature:
-                raise ValueError(
-                    "learn_temperature cannot be combined with a tensor as temperature: pass an nn.Parameter instead"
-                )
-            self._temperature = temperature
-        elif learn_temperature:
-            self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        else:
-            self._temperature = float(temperature)
-
     def _temperature_tensor(self) -> Tensor:
         temperature = self.temperature
         return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature, dtype=torch.float64)
@@ -248,28 +233,20 @@ class MultiViewLoss(nn.Module):
         """Text of the class and all options except the temperature; equal losses have equal texts."""
 
         def describe(value: object) -> str:  # the repr of other objects may contain their address
-            has_stable_repr = (
-                value is None or isinstance(value, (bool, int, float, str, tuple)) or dataclasses.is_dataclass(value)
-            )
+            has_stable_repr = isinstance(value, (NoneType, bool, int, float, str, tuple)) or is_dataclass(value)
             return repr(value) if has_stable_repr else type(value).__qualname__
 
-        options = {k: describe(v) for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
-        return f"{type(self).__qualname__} {options}"
+        return f"{type(self).__qualname__} { {k: describe(v) for k, v in self._list_options().items()} }"
+
+    def _list_options(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
 
     def extra_repr(self) -> str:
         """The options that define the loss."""
+        hidden = ("gather_distributed", "implementation", "equation", "reduction", "kernel", "log_temperature")
+        shown = [f"{name}={value!r}" for name, value in self._list_options().items() if name not in hidden]
         temperature = f"temperature={float(self._temperature_tensor().detach()):g}"
-        hidden = (
-            "training",
-            "gather_distributed",
-            "implementation",
-            "equation",
-            "reduction",
-            "kernel",
-            "log_temperature",
-        )
-        shown = {k: v for k, v in vars(self).items() if not k.startswith("_") and k not in hidden}
-        return ", ".join([temperature, f"kernel={self.kernel}", *(f"{k}={v!r}" for k, v in shown.items())])
+        return ", ".join([temperature, f"kernel={self.kernel}", *shown])
 
 
 def disable_autocast(z: Tensor | Sequence[Tensor]) -> AbstractContextManager[object]:

@@ -69,10 +69,7 @@ class Logarithmic:
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(
-            self.s > 0 and self.beta > 0,
-            f"s and beta must be > 0, got s={self.s}, beta={self.beta}",
-        )
+        _require(self.s > 0 and self.beta > 0, f"s and beta must be > 0, got s={self.s}, beta={self.beta}")
 
     def value(self, cosine: Tensor) -> Tensor:
         return -0.5 * torch.log(self.s * squared_distance(cosine) + self.beta)

@@ -14,7 +14,7 @@ from manyviews.training.grad_cache import grad_cache_backward
 from manyviews.training.image_task import LARGE_IMAGE_SIZE, ImageTask, build_transform, get_encoder_options
 from manyviews.training.loggers import check_loggers, check_wandb_login, read_metrics
 from manyviews.training.multimodal_task import MultimodalTask, get_training_split
-from manyviews.training.optim import LARS, parameter_groups, warmup_cosine_lr
+from manyviews.training.optim import LARS, parameter_groups
 from manyviews.training.recipes import RECIPES, get_default_recipe, get_recipe
 from manyviews.training.resolve import (
     AUTO_FIELDS,
@@ -51,6 +51,7 @@ from manyviews.training.task import (
     split_monitored,
 )
 from manyviews.training.trainer import DivergedError, Trainer
+from manyviews.utils import warmup_cosine_lr
 
 __all__ = [
     "AUTO_FIELDS",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from manyviews.utils.processes import PARENT_PID, exit_with_parent
     from manyviews.utils.progress import LOG_EVERY_SECONDS, format_duration, hide_progress, track
     from manyviews.utils.rng import EVAL_EPOCH, draw_permutation, draw_uniform, hash_key
+    from manyviews.utils.schedules import warmup_cosine_lr
     from manyviews.utils.stderr import STDERR, print_stderr
     from manyviews.utils.text import (
         decode_file_name,
@@ -70,6 +71,7 @@ _MODULES = {
         "draw_uniform",
         "hash_key",
     ),
+    "schedules": ("warmup_cosine_lr",),
     "stderr": (
         "STDERR",
         "print_stderr",
@@ -137,6 +139,7 @@ __all__ = [
     "suggest",
     "take_turns",
     "track",
+    "warmup_cosine_lr",
     "write_atomic",
 ]
 
