@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from manyviews.data import DatasetError, LazyImages, load_dataset
-from manyviews.loading import embed_views, encode_images, eval_mode, stream_augmented_features
+from manyviews.loading import embed_views, encode_images, stream_augmented_features
 from manyviews.metrics import fit_linear_probe
-from manyviews.models import Embedder, get_encoder
+from manyviews.models import Embedder, eval_mode, get_encoder
 from manyviews.transforms import SimCLRTransform, center_crop_batch
 from tests.helpers.tiny_run import folder_of_images
 

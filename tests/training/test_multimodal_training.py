@@ -565,7 +565,7 @@ def test_monitored_instances_do_not_affect_the_model(gaps: str) -> None:
     train_indices, _, _ = split_monitored(80, config.seed, 40)
     embedder, _ = build_model_and_loss(config, data)
     x = select_valid_steps(data["train"].select(train_indices), "text")
-    torch.testing.assert_close(embedder.encoder.inputs[0].mean, x.mean(0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(embedder.encoder.preprocessors[0].mean, x.mean(0), atol=1e-5, rtol=1e-4)
 
 
 def test_subsets_are_scored_on_instances_that_have_a_modality_of_them(run: Run, gaps: str) -> None:

@@ -1,14 +1,16 @@
 """Loaders of batches of views, and functions that encode a dataset with a model."""
 
-from manyviews.loading.encoding import embed_views, encode_images, eval_mode, stream_augmented_features
-from manyviews.loading.eval_loader import choose_eval_batch_size, iterate_center_crops, iterate_file_crops
-from manyviews.loading.modality_loader import ModalityLoader
-from manyviews.loading.multimodal_encoding import (
+from manyviews.loading.encoding import (
     CHUNK_INSTANCES,
     embed_multimodal,
+    embed_views,
+    encode_images,
     encode_multimodal,
     set_mean_representation,
+    stream_augmented_features,
 )
+from manyviews.loading.eval_loader import choose_eval_batch_size, iterate_center_crops, iterate_file_crops
+from manyviews.loading.modality_loader import ModalityLoader
 from manyviews.loading.sampler import count_instances_per_batch, list_epoch_batches
 from manyviews.loading.view_loader import ViewLoader
 from manyviews.loading.workers import init_worker
@@ -23,7 +25,6 @@ __all__ = [
     "embed_views",
     "encode_images",
     "encode_multimodal",
-    "eval_mode",
     "init_worker",
     "iterate_center_crops",
     "iterate_file_crops",

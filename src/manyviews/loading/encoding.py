@@ -1,21 +1,23 @@
-"""Images -> representations h and embeddings z of a model in evaluation mode."""
+"""Images and modalities -> representations h and embeddings z of a model in evaluation mode."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from manyviews.data import LazyImages
 from manyviews.loading.eval_loader import choose_eval_batch_size, iterate_center_crops
+from manyviews.loading.modality_loader import ModalityLoader
 from manyviews.loading.view_loader import ViewLoader
-from manyviews.models import Embedder
+from manyviews.models import Embedder, MultimodalEmbedder, MultimodalEncoder, eval_mode
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import EVAL_EPOCH, track
 
 Images = Tensor | LazyImages
+CHUNK_INSTANCES = 256
+"""Instances per chunk of modalities."""
 
 
 def encode_images(
@@ -87,14 +89,27 @@ def stream_augmented_features(
     return augment
 
 
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[Tensor]:
-    """Switch to evaluation mode without gradients. Yields a tensor with the device and dtype of the model."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield next(model.parameters(), torch.zeros(()))
-    finally:
-        for module, mode in modes:
-            module.training = mode
+def embed_multimodal(model: MultimodalEmbedder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h (M, N, dim), the output of the head, and the mask (M, N) of the instances in `index`."""
+    h, z = [], []
+    with eval_mode(model) as reference:
+        for chunk in track(index.split(CHUNK_INSTANCES), "embedding instances", -(-len(index) // CHUNK_INSTANCES)):
+            output = model([part.to(reference.device) for part in loader.load_batch(chunk)])
+            h.append(output.h.float())
+            z.append(output.z.float())
+    return torch.cat(h), torch.cat(z), loader.get_mask(index).to(h[0].device)
+
+
+def encode_multimodal(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return h (M, N, dim) and the mask (M, N) of the instances in `index`."""
+    with eval_mode(encoder) as reference:
+        chunks = track(index.split(CHUNK_INSTANCES), "encoding instances", -(-len(index) // CHUNK_INSTANCES))
+        batches = ([part.to(reference.device) for part in loader.load_batch(chunk)] for chunk in chunks)
+        h = torch.cat([encoder(batch).float() for batch in batches])
+    return h, loader.get_mask(index).to(h.device)
+
+
+def set_mean_representation(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> None:
+    """Store the mean representation of the training instances, which late fusion uses for missing modalities."""
+    h, mask = encode_multimodal(encoder, loader, index)
+    encoder.mean_representation.copy_(h.double().sum(0) / mask.sum(0).clamp_min(1)[:, None])

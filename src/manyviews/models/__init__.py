@@ -1,7 +1,7 @@
 """Encoders (views -> representations h), projection heads (h -> embeddings z), and files of encoders."""
 
 from manyviews.models.embedder import Embedder, EmbedderOutput, ProjectionHead
-from manyviews.models.encoders import ENCODERS, get_encoder, get_representation_dim
+from manyviews.models.encoders import ENCODERS, eval_mode, get_encoder, get_representation_dim
 from manyviews.models.feature_encoders import SequenceEncoder, Standardize, VectorEncoder
 from manyviews.models.inference import ImageEncoder
 from manyviews.models.multimodal import (
@@ -42,6 +42,7 @@ __all__ = [
     "Standardize",
     "Stem",
     "VectorEncoder",
+    "eval_mode",
     "get_encoder",
     "get_representation_dim",
     "is_multimodal_file",

@@ -9,7 +9,7 @@ import json
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from manyviews.models.encoders import ENCODERS, get_encoder
+from manyviews.models.encoders import ENCODERS, eval_mode, get_encoder
 from manyviews.models.multimodal import ModalityKind, MultimodalConfig, MultimodalEncoder
 from manyviews.utils import Budget, check_regular, escape_surrogates, memory_share, parse_json
 
@@ -107,10 +107,9 @@ def _count_largest_output(encoder: nn.Module, size: int) -> int:
     hooks = [part.register_forward_hook(count) for part in encoder.modules()]
     state = {name: tensor.to("meta") for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers())}
     try:
-        with torch.no_grad(), torch.device("meta"):
-            functional_call(encoder.eval(), state, torch.empty(1, 3, size, size))
+        with eval_mode(encoder), torch.device("meta"):
+            functional_call(encoder, state, torch.empty(1, 3, size, size))
     finally:
-        encoder.train()
         for hook in hooks:
             hook.remove()
     return max(counts)
@@ -160,16 +159,6 @@ def load_weights(module: nn.Module, path: Path, what: str) -> None:
     module.load_state_dict(weights)
 
 
-@contextmanager
-def _readable_path(path: Path) -> Iterator[Path]:
-    """Yield the path, or a UTF-8 alias of it where it is not UTF-8, which safetensors requires."""
-    if escape_surrogates(str(path)) == str(path):
-        yield path
-        return
-    with path.open("rb") as file:
-        yield Path(f"/dev/fd/{file.fileno()}")
-
-
 def read_first_dim(path: Path, name: str) -> int:
     """Return the size of the first dimension of a tensor in a file."""
     with _open_file(path) as file:
@@ -182,8 +171,11 @@ def _open_file(path: Path) -> Iterator[Any]:
 
     try:
         check_regular(path)
-        with _readable_path(path) as readable, safe_open(readable, framework="pt") as file:
-            yield file
+        is_utf8 = escape_surrogates(str(path)) == str(path)  # as safetensors requires
+        with nullcontext() if is_utf8 else path.open("rb") as alias:
+            readable = path if alias is None else Path(f"/dev/fd/{alias.fileno()}")
+            with safe_open(readable, framework="pt") as file:
+                yield file
     # safetensors raises various errors for corrupt headers, unknown dtypes and missing tensors.
     except Exception as error:
         raise EncoderError(f"cannot read {path}: {error}") from error
