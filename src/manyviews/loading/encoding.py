@@ -1,7 +1,5 @@
 """Images and modalities -> representations h and embeddings z of a model in evaluation mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import torch

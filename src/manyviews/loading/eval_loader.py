@@ -1,7 +1,5 @@
 """Batches of center crops, from memory or from files."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Batches of views of images in memory, or on disk through worker processes."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass

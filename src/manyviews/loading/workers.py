@@ -1,7 +1,5 @@
 """Start and stop of the worker processes of a loader."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

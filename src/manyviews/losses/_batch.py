@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from manyviews.losses._distributed import RankInputs, all_gather, check_ranks_agree
+from manyviews.losses._distributed import all_gather, check_ranks_agree, encode_inputs
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 STACK_HINT = "pass separate views as a list, loss([z1, z2])"
@@ -54,11 +54,11 @@ def normalize_and_gather(
         unit_z = normalize_embeddings(z, mask)
     except (TypeError, ValueError):
         if group is not None:
-            check_ranks_agree(None, group)
+            check_ranks_agree(None, False, group)
         raise
     if group is not None:
-        local = RankInputs(z, mask is not None, labels, temperature, options)
-        if check_ranks_agree(local, group) and mask is None:
+        inputs = encode_inputs(z, labels, temperature, options)
+        if check_ranks_agree(inputs, mask is not None, group) and mask is None:
             mask = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
         unit_z = all_gather(unit_z, group)
         mask = None if mask is None else all_gather(mask, group)
@@ -135,23 +135,19 @@ def normalize_embeddings(z: Tensor, mask: Tensor | None) -> Tensor:
     norms = torch.linalg.vector_norm(z, dim=2, keepdim=True)
     if mask is not None:
         norms = norms.masked_fill(~mask[:, :, None], 1.0)
+    # Squares of shorter vectors lose precision.
+    min_norm = 1e3 * math.sqrt(torch.finfo(z.dtype).tiny)
     if norms.numel():
-        min_norm, max_norm = torch.stack(norms.detach().aminmax()).tolist()
-        if not (min_norm > _get_min_norm(z) and max_norm < math.inf):  # NaN too
-            raise NonFiniteInputError(_describe_bad_embedding(z, norms))
+        low, high = torch.stack(norms.detach().aminmax()).tolist()
+        if not (low > min_norm and high < math.inf):  # NaN too
+            raise NonFiniteInputError(_describe_bad_embedding(z.detach(), norms.detach().squeeze(2), min_norm))
     return z / norms
 
 
-def _get_min_norm(z: Tensor) -> float:
-    """Squares of shorter vectors lose precision."""
-    return 1e3 * math.sqrt(torch.finfo(z.dtype).tiny)
-
-
-def _describe_bad_embedding(z: Tensor, norms: Tensor) -> str:
-    norms = norms.detach().squeeze(2)
-    bad = ~((norms > _get_min_norm(z)) & (norms < math.inf))
+def _describe_bad_embedding(z: Tensor, norms: Tensor, min_norm: float) -> str:
+    bad = ~((norms > min_norm) & (norms < math.inf))
     instance, view = bad.nonzero()[0].tolist()
-    vector = z.detach()[instance, view]
+    vector = z[instance, view]
     where = f"first at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
     if vector.isnan().any():
         return f"embeddings contain NaN, {where}"

@@ -4,8 +4,6 @@ A positive kernel has a logarithm and can be used in every loss, raised to the p
 the Riesz kernel may be negative: the logarithm of their sum is undefined, so only `KernelContrastiveLoss` accepts them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 

@@ -4,8 +4,6 @@
 which negatives are used. MV-InfoNCE, MV-DHEL, MV-CL1 and MV-CL2 are four settings of it. `extra.py` has more losses.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import torch

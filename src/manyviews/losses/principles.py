@@ -14,8 +14,6 @@ Coupling: "direct" if a positive interacts with an energy, "indirect" if energie
     alignment pulls together), else "none": alignment and uniformity are decoupled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Losses by name, as in the command line and in recipes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

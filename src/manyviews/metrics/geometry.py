@@ -4,8 +4,6 @@
 no direction and count as one and the same point.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

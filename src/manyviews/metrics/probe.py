@@ -1,7 +1,5 @@
 """Linear probes on frozen representations: how linearly decodable labels are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -159,9 +157,8 @@ def fit_regression_probe(
         True
     """
     if h.dim() != 2 or targets.shape != h.shape[:1] or not len(h):
-        raise ValueError(
-            f"representations must be (n, d) with n targets, got {tuple(h.shape)} and {tuple(targets.shape)}"
-        )
+        got = f"{tuple(h.shape)} and {tuple(targets.shape)}"
+        raise ValueError(f"representations must be (n, d) with n targets, got {got}")
     check_finite("representations", h)
     check_finite("targets", targets.float())
     x, y = h.float(), targets.float()

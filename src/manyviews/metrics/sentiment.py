@@ -6,8 +6,6 @@ instances), `Acc_5` and `Acc_7` (clipped to [-2, 2] and [-3, 3], then rounded ha
 (thresholds -0.7, -0.1, 0.1 and 0.7). F1 is the mean of the F1 of the classes, weighted by their number of instances.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -33,14 +31,9 @@ def compute_sentiment_metrics(predictions: Tensor, truth: Tensor, scale: Sentime
         (0.75, 0.375, 0.667)
     """
     predictions, truth = _to_float64(predictions, truth)
-    classes = _bin_classes(predictions, truth, scale)
-    if scale == "sims":
-        predictions, truth = predictions.clamp(-1, 1), truth.clamp(-1, 1)
-    scores = {name: _compute_accuracy(*pair) for name, pair in classes.items()}
-    scores |= {
-        _get_f1_name(name): compute_weighted_f1(*pair) for name, pair in classes.items() if name.endswith("acc_2")
-    }
-    return {**scores, **compute_regression_metrics(predictions, truth)}
+    scores = _score_classes(_bin_classes(predictions, truth, scale))
+    clip = _get_clip(scale)
+    return {**scores, **compute_regression_metrics(predictions.clamp(-clip, clip), truth.clamp(-clip, clip))}
 
 
 def compute_majority_baseline(train: Tensor, truth: Tensor, scale: SentimentScale = "mosi") -> dict[str, float]:
@@ -50,17 +43,14 @@ def compute_majority_baseline(train: Tensor, truth: Tensor, scale: SentimentScal
         >>> compute_majority_baseline(torch.tensor([1.0, 2.0, -1.0]), torch.tensor([1.0, -1.0]))["Has0_acc_2"]
         0.5
     """
-    labels, truth = _to_float64(train, train)[0], _to_float64(truth, truth)[0]
-    train_classes, test_classes = _bin_classes(labels, labels, scale), _bin_classes(truth, truth, scale)
-    scores: dict[str, float] = {}
-    for name, (_, test) in test_classes.items():
+    (train, _), (truth, _) = _to_float64(train, train), _to_float64(truth, truth)
+    train_classes, classes = _bin_classes(train, train, scale), _bin_classes(truth, truth, scale)
+    for name, (_, test) in classes.items():
         majority = train_classes[name][1].mode().values if name in train_classes else test.new_zeros(())
-        scores[name] = _compute_accuracy(majority.expand_as(test), test)
-        if name.endswith("acc_2"):
-            scores[_get_f1_name(name)] = compute_weighted_f1(majority.expand_as(test), test)
-    clip = 1.0 if scale == "sims" else torch.inf
-    error = (truth.clamp(-clip, clip) - labels.clamp(-clip, clip).median()).abs().mean().item()
-    return {**scores, "MAE": error, "Corr": 0.0}
+        classes[name] = majority.expand_as(test), test
+    clip = _get_clip(scale)
+    error = (truth.clamp(-clip, clip) - train.clamp(-clip, clip).median()).abs().mean().item()
+    return {**_score_classes(classes), "MAE": error, "Corr": 0.0}
 
 
 def _to_float64(predictions: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,12 +80,16 @@ def _bin_classes(predictions: Tensor, truth: Tensor, scale: SentimentScale) -> d
     return {name: (one.long(), other.long()) for name, (one, other) in classes.items()}
 
 
-def _get_f1_name(accuracy: str) -> str:
-    return "F1" if accuracy.startswith("Mult") else accuracy.replace("acc_2", "F1")
+def _get_clip(scale: SentimentScale) -> float:
+    return 1.0 if scale == "sims" else torch.inf
 
 
-def _compute_accuracy(predictions: Tensor, truth: Tensor) -> float:
-    return (predictions == truth).double().mean().item()
+def _score_classes(classes: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Return each accuracy, and the F1 of the binary ones, from classes of predictions and truth."""
+    scores = {name: (one == other).double().mean().item() for name, (one, other) in classes.items()}
+    for name in [name for name in classes if name.endswith("acc_2")]:
+        scores["F1" if name.startswith("Mult") else name.replace("acc_2", "F1")] = compute_weighted_f1(*classes[name])
+    return scores
 
 
 def compute_regression_metrics(predictions: Tensor, truth: Tensor) -> dict[str, float]:
@@ -106,22 +100,17 @@ def compute_regression_metrics(predictions: Tensor, truth: Tensor) -> dict[str, 
         0.5
     """
     predictions, truth = _to_float64(predictions, truth)
-    return {"MAE": (predictions - truth).abs().mean().item(), "Corr": _compute_correlation(predictions, truth)}
+    error = (predictions - truth).abs().mean().item()
+    one, other = predictions - predictions.mean(), truth - truth.mean()
+    size = one.norm() * other.norm()
+    return {"MAE": error, "Corr": (one @ other / size).item() if size > 0 else 0.0}
 
 
 def compute_weighted_f1(predictions: Tensor, truth: Tensor) -> float:
     """Return the mean F1 of the classes (n,), weighted by their number of instances."""
     total = 0.0
     for label in truth.unique():
-        both, either = (
-            ((predictions == label) & (truth == label)).sum(),
-            (predictions == label).sum() + (truth == label).sum(),
-        )
-        total += (2 * both / either).item() * int((truth == label).sum())
+        is_predicted, is_true = predictions == label, truth == label
+        f1 = 2 * (is_predicted & is_true).sum() / (is_predicted.sum() + is_true.sum())
+        total += f1.item() * int(is_true.sum())
     return total / len(truth)
-
-
-def _compute_correlation(predictions: Tensor, truth: Tensor) -> float:
-    one, other = predictions - predictions.mean(), truth - truth.mean()
-    size = one.norm() * other.norm()
-    return (one @ other / size).item() if size > 0 else 0.0

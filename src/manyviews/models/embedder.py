@@ -1,7 +1,5 @@
 """Embedder: views -> representations h -> embeddings z."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

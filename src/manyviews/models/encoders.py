@@ -1,7 +1,5 @@
 """Image encoders by name: built in, from timm or from torchvision."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """An image encoder with its preprocessing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

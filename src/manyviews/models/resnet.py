@@ -7,8 +7,6 @@ The stem is ImageNet's (7 x 7, stride 2, max-pool), or for small images a 3 x 3 
 ("strided").
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 

@@ -3,8 +3,6 @@
 Reading a file never executes code from it.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import re

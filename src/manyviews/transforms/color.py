@@ -3,8 +3,6 @@
 Each operation matches PIL's, without PIL's rounding to integers between operations.
 """
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import torch

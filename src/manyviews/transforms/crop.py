@@ -4,8 +4,6 @@ A box is (top, left, height, width) in integer pixels. Resizing is bicubic (a = 
 sees only the pixels inside the box, as if the box were cut out first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Transforms from images to N views of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
