@@ -101,7 +101,7 @@ def _load_model(run: Path, what: str) -> tuple["ImageEncoder | MultimodalEncoder
     if isinstance(encoder, MultimodalEncoder) and isinstance(embedder, MultimodalEmbedder):
         if not isinstance(embedder.head, PerModalityHeads):
             raise ValueError(f"{run} is a supervised run: its head gives predictions, not embeddings; use --what h")
-        return embedder, embedder.head.out
+        return embedder, embedder.head.out_dim
     assert isinstance(encoder, ImageEncoder)
     projected = ImageEncoder(nn.Sequential(embedder.encoder, embedder.head), encoder.size)
     return projected, projected.dim

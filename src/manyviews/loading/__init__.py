@@ -13,7 +13,6 @@ from manyviews.loading.eval_loader import choose_eval_batch_size, iterate_center
 from manyviews.loading.modality_loader import ModalityLoader
 from manyviews.loading.sampler import count_instances_per_batch, list_epoch_batches
 from manyviews.loading.view_loader import ViewLoader
-from manyviews.loading.workers import init_worker
 
 __all__ = [
     "CHUNK_INSTANCES",
@@ -25,7 +24,6 @@ __all__ = [
     "embed_views",
     "encode_images",
     "encode_multimodal",
-    "init_worker",
     "iterate_center_crops",
     "iterate_file_crops",
     "list_epoch_batches",

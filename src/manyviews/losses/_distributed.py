@@ -37,10 +37,10 @@ def get_process_group(enabled: bool) -> dist.ProcessGroup | None:
 def encode_inputs(z: Tensor, labels: Tensor | None, temperature: float | Tensor, options: str) -> list[int]:
     """Encode the inputs of a loss as integers that must be equal on all ranks; `options` identifies the loss."""
     dtypes = [-1 if tensor is None else _get_dtype_code(tensor) for tensor in (z, labels)]
-    digest = hashlib.sha256(options.encode()).digest()[:8]
-    number = struct.pack("d", float(torch.as_tensor(temperature).detach()))
-    texts = [int.from_bytes(data, "little", signed=True) for data in (digest, number)]
-    return [*z.shape, dtypes[0], z.requires_grad and torch.is_grad_enabled(), dtypes[1], *texts]
+    temperature = float(torch.as_tensor(temperature).detach())
+    packed = hashlib.sha256(options.encode()).digest()[:8], struct.pack("d", temperature)
+    codes = [int.from_bytes(data, "little", signed=True) for data in packed]
+    return [*z.shape, dtypes[0], z.requires_grad and torch.is_grad_enabled(), dtypes[1], *codes]
 
 
 def check_ranks_agree(inputs: list[int] | None, has_mask: bool, group: dist.ProcessGroup) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyviews.models.encoders import ENCODERS, eval_mode, get_encoder
@@ -63,9 +64,8 @@ def load_image_encoder(path: Path) -> tuple[nn.Module, EncoderConfig]:
     """
     config = _read_config(path)
     if isinstance(config, MultimodalConfig):
-        raise EncoderError(
-            f"{path} contains a multimodal encoder ({', '.join(config.modalities)}), not an image encoder"
-        )
+        names = ", ".join(config.modalities)
+        raise EncoderError(f"{path} contains a multimodal encoder ({names}), not an image encoder")
     # Build on the meta device: the header is untrusted and could request any size. Not all timm and torchvision models
     # support it, so their allocations are counted instead.
     is_builtin = config.encoder in ENCODERS
@@ -102,14 +102,9 @@ def _count_largest_output(encoder: nn.Module, size: int) -> int:
         if isinstance(output, Tensor):
             counts.append(output.numel())
 
-    hooks = [part.register_forward_hook(count) for part in encoder.modules()]
     state = {name: tensor.to("meta") for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers())}
-    try:
-        with eval_mode(encoder), torch.device("meta"):
-            functional_call(encoder, state, torch.empty(1, 3, size, size))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with register_module_forward_hook(count), eval_mode(encoder), torch.device("meta"):
+        functional_call(encoder, state, torch.empty(1, 3, size, size))
     return max(counts)
 
 
@@ -143,11 +138,8 @@ def load_weights(module: nn.Module, path: Path, what: str) -> None:
     expected = module.state_dict()
     problems = [f"missing {name}" for name in expected if name not in weights]
     problems += [f"unexpected {name}" for name in weights if name not in expected]
-    problems += [
-        f"{name} is {tuple(weights[name].shape)}, expected {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
+    shapes = {name: (tuple(weights[name].shape), tuple(expected[name].shape)) for name in expected if name in weights}
+    problems += [f"{name} is {got}, expected {shape}" for name, (got, shape) in shapes.items() if got != shape]
     if problems:
         text = ", ".join(problems[:3]) + (f", and {len(problems) - 3} more" if len(problems) > 3 else "")
         raise EncoderError(f"the weights in {path} do not fit {what}: {text}")
