@@ -1,6 +1,7 @@
 """Images and modalities -> representations h and embeddings z of a model in evaluation mode."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,16 +51,15 @@ def embed_views(
     num_workers: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Embed views of the instances in `index`: h (M, N, dim) and z (M, N, d). The next image replaces a corrupt one."""
-    h: list[Tensor] = []
-    z: list[Tensor] = []
+    outputs = []
     with eval_mode(embedder) as reference:
         loader = ViewLoader(images, transform, views, seed, num_workers, reference.device)
         batches = loader(EVAL_EPOCH, list(index.split(max(1, choose_eval_batch_size(transform.size) // views))))
         for batch, _ in track(batches, "embedding views", len(index), lambda batch: len(batch[1])):
             assert isinstance(batch, Tensor)
-            for outputs, new in zip((h, z), embedder(batch.to(reference)), strict=True):
-                outputs.append(new.float())
-    return torch.cat(h), torch.cat(z)
+            outputs.append([part.float() for part in embedder(batch.to(reference))])
+    h, z = map(torch.cat, zip(*outputs, strict=True))
+    return h, z
 
 
 def stream_augmented_features(
@@ -89,22 +89,22 @@ def stream_augmented_features(
 
 def embed_multimodal(model: MultimodalEmbedder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return h (M, N, dim), the output of the head, and the mask (M, N) of the instances in `index`."""
-    h, z = [], []
-    with eval_mode(model) as reference:
-        for chunk in track(index.split(CHUNK_INSTANCES), "embedding instances", -(-len(index) // CHUNK_INSTANCES)):
-            output = model([part.to(reference.device) for part in loader.load_batch(chunk)])
-            h.append(output.h.float())
-            z.append(output.z.float())
-    return torch.cat(h), torch.cat(z), loader.get_mask(index).to(h[0].device)
+    outputs = _apply_in_chunks(model, loader, index, "embedding instances")
+    h, z = (torch.cat([part.float() for part in parts]) for parts in zip(*outputs, strict=True))
+    return h, z, loader.get_mask(index).to(h.device)
 
 
 def encode_multimodal(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor]:
     """Return h (M, N, dim) and the mask (M, N) of the instances in `index`."""
-    with eval_mode(encoder) as reference:
-        chunks = track(index.split(CHUNK_INSTANCES), "encoding instances", -(-len(index) // CHUNK_INSTANCES))
-        batches = ([part.to(reference.device) for part in loader.load_batch(chunk)] for chunk in chunks)
-        h = torch.cat([encoder(batch).float() for batch in batches])
+    h = torch.cat([part.float() for part in _apply_in_chunks(encoder, loader, index, "encoding instances")])
     return h, loader.get_mask(index).to(h.device)
+
+
+def _apply_in_chunks(model: nn.Module, loader: ModalityLoader, index: Tensor, label: str) -> list[Any]:
+    chunks = index.split(CHUNK_INSTANCES)
+    with eval_mode(model) as reference:
+        batches = (loader.load_batch(chunk) for chunk in track(chunks, label, len(chunks)))
+        return [model([part.to(reference.device) for part in batch]) for batch in batches]
 
 
 def set_mean_representation(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> None:

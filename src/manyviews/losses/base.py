@@ -78,9 +78,7 @@ class MultiViewLoss(nn.Module):
         check_choice("implementation", implementation, Implementation)
         check_temperature(temperature)
         if learn_temperature and isinstance(temperature, Tensor):
-            raise ValueError(
-                "learn_temperature cannot be combined with a tensor as temperature: pass an nn.Parameter instead"
-            )
+            raise ValueError("learn_temperature requires a number as temperature; for a tensor, pass an nn.Parameter")
         self._temperature = temperature if isinstance(temperature, Tensor) else float(temperature)
         log = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
         self.log_temperature: nn.Parameter | None = log
@@ -113,9 +111,7 @@ class MultiViewLoss(nn.Module):
         if not isinstance(kernel, PositiveKernel):
             if not hasattr(kernel, "value"):
                 raise TypeError(f"kernel must be a kernel such as Gaussian(), got {kernel!r}")
-            raise ValueError(
-                f"{kernel} may be negative, so the log of its sum is undefined: use KernelContrastiveLoss(kernel=...)"
-            )
+            raise ValueError(f"{kernel} may be negative, so its sum has no logarithm: use KernelContrastiveLoss")
         return kernel
 
     def forward(self, z: Tensor | Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
@@ -150,12 +146,12 @@ class MultiViewLoss(nn.Module):
 
     def compute_positives_and_energies(self, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
         """P and A of a batch."""
-        views = batch.z.shape[1]
+        views, name = batch.z.shape[1], type(self).__name__
         if views > self.max_views:
-            raise ValueError(
-                f"{type(self).__name__} is a loss of {self.max_views} views, got {views}: for more views use "
-                "PairwiseLoss (pwe), LeaveOneOutLoss (avg) or a multi-view loss such as MVDHELLoss"
+            hint = (
+                "for more views use PairwiseLoss (pwe), LeaveOneOutLoss (avg) or a multi-view loss such as MVDHELLoss"
             )
+            raise ValueError(f"{name} is a loss of {self.max_views} views, got {views}: {hint}")
         z, mask = self.expand_views(self.scale_by_temperature(batch.z), batch.mask)
         is_positive = self.positive_pairs(views).to(z.device)
         if mask is not None:
@@ -164,9 +160,7 @@ class MultiViewLoss(nn.Module):
         A = self.compute_energies(z, mask, self.required_energies(views), batch.group)
         has_positives = mask is not None and batch.labels is None and (P != -torch.inf).any()
         if has_positives and self.log_space and not self.has_negatives(P, A).any():
-            raise ValueError(
-                f"no two instances share the views that {type(self).__name__} contrasts: there are no negatives"
-            )
+            raise ValueError(f"no two instances share the views that {name} contrasts: there are no negatives")
         return P, A
 
     def scale_by_temperature(self, z: Tensor) -> Tensor:
@@ -204,17 +198,15 @@ class MultiViewLoss(nn.Module):
         return compute_tiled_energies(z, required, mask, max_logit=max_logit * 1.001, group=group, **options)
 
     def reduce(self, losses: Tensor, counted: Tensor, batch: GatheredBatch) -> Tensor:
-        if losses.shape != counted.shape:
-            raise ValueError(
-                f"the formula of {type(self).__name__} must return a loss for each instance, {tuple(counted.shape)}, "
-                f"got {tuple(losses.shape)}"
-            )
+        name, shape, got = type(self).__name__, tuple(counted.shape), tuple(losses.shape)
+        if got != shape:
+            raise ValueError(f"the formula of {name} must return a loss for each instance, {shape}, got {got}")
         if self.reduction == "none":
             return batch.local_shard(torch.where(counted, losses, 0.0))
         if batch.mask is None:
             return losses.mean()
         if not counted.any():
-            raise ValueError(f"no instance has the views that {type(self).__name__} aligns: there are no positives")
+            raise ValueError(f"no instance has the views that {name} aligns: there are no positives")
         return masked_mean(losses, counted, 0)
 
     @property

@@ -66,9 +66,7 @@ class SupConLoss(NTXentLoss):
         with disable_autocast(z):
             batch = self.prepare(z, mask, labels)
             if batch.labels is None:
-                raise ValueError(
-                    "SupConLoss requires labels, SupConLoss()(z, labels=labels): without labels use NTXentLoss (ntxent)"
-                )
+                raise ValueError("SupConLoss requires labels=labels: without labels use NTXentLoss (ntxent)")
             P, A = self.compute_positives_and_energies(batch)
             energy = masked_logsumexp(safe_logaddexp(P, A), 2)
             similarity, count = self._mean_class_similarity(batch)

@@ -91,12 +91,7 @@ def wasserstein_uniformity(z: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def compute_sphere_cosine_cdf(dim: int, x: Tensor) -> Tensor:
-    """Return the probability that two uniform points on the sphere in `dim` dimensions have a cosine <= x (float64).
-
-    Examples:
-        >>> compute_sphere_cosine_cdf(3, torch.tensor([-1.0, 0.5, 1.0], dtype=torch.float64))
-        tensor([0.0000, 0.7500, 1.0000], dtype=torch.float64)
-    """
+    """Return the probability that two uniform points on the sphere in `dim` dimensions have a cosine <= x (float64)."""
     if dim < 2:
         raise ValueError(f"dim must be >= 2 for cosines between -1 and 1, got {dim}")
     # The density of the angle has no singularity, unlike that of the cosine, so the trapezoidal rule is accurate.

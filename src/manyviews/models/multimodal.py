@@ -3,8 +3,6 @@
 Modalities are views. Missing entries are not encoded: they cost no compute, and their h and z are zeros.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ class MultimodalEncoder(nn.Module):
         """Mean representation (N, dim) of the training split; `fuse` uses it for missing entries."""
 
     @classmethod
-    def from_config(cls, config: MultimodalConfig) -> MultimodalEncoder:
+    def from_config(cls, config: MultimodalConfig) -> "MultimodalEncoder":
         """Build the paper's encoders: a transformer per sequence, an MLP per vector, a ResNet for images."""
         encoders: dict[str, nn.Module] = {}
         preprocessors: dict[str, nn.Module] = {}
@@ -107,7 +105,7 @@ class MultimodalEncoder(nn.Module):
         return encoder
 
     @classmethod
-    def from_dataset(cls, split: Dataset, names: Sequence[str], **options: Any) -> MultimodalEncoder:
+    def from_dataset(cls, split: Dataset, names: Sequence[str], **options: Any) -> "MultimodalEncoder":
         """Build encoders for modalities of a training split, and standardize features with its statistics.
 
         `options` are fields of `MultimodalConfig`, such as hidden_dim.
@@ -134,11 +132,9 @@ class MultimodalEncoder(nn.Module):
         is_list = isinstance(views, (list, tuple))
         if not is_list or len(views) != len(self.names) + 2 or not all(isinstance(part, Tensor) for part in views):
             got = f"[{', '.join(type(part).__name__ for part in views)}]" if is_list else describe_type(views)
-            shape = f"(B, {len(self.names)})"
-            raise ValueError(
-                f"a batch must be a list of the features of {', '.join(self.names)}, lengths {shape} and mask {shape}, "
-                f"got {got}: use ModalityLoader(split, encoder.names).load_batch(index)"
-            )
+            parts = f"the features of {', '.join(self.names)}, lengths and mask (B, {len(self.names)})"
+            hint = "use ModalityLoader(split, encoder.names).load_batch(index)"
+            raise ValueError(f"a batch must be a list of {parts}, got {got}: {hint}")
         *features, lengths, mask = views
         self._check_batch(features, lengths, mask)
         reference = next(self.parameters(), self.mean_representation)

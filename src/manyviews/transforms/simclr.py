@@ -142,9 +142,8 @@ def _check_images(images: Images, index: Tensor) -> None:
     if not isinstance(index, Tensor):
         raise TypeError(f"index must be a tensor of instance indices, got {type(index).__name__}")
     if len(images) == 0 or len(index) != len(images) or index.dim() != 1 or index.is_floating_point():
-        raise ValueError(
-            f"index must have an integer for each of {len(images)} images, got {index.dtype} {tuple(index.shape)}"
-        )
+        got = f"{index.dtype} {tuple(index.shape)}"
+        raise ValueError(f"index must have an integer for each of {len(images)} images, got {got}")
     for image in [images] if isinstance(images, Tensor) else images:
         dims = 4 if isinstance(images, Tensor) else 3
         if image.dtype != torch.uint8 or image.dim() != dims or image.shape[-3] not in (1, 3):
