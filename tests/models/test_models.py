@@ -75,7 +75,7 @@ def test_torchvision_weights_load() -> None:
         resnet18("small").load_state_dict(weights)
 
 
-@pytest.mark.parametrize(("stem", "side"), [("small", 4), ("strided", 2), ("imagenet", 1)])
+@pytest.mark.parametrize(("stem", "side"), [("small", 4), ("small-strided", 2), ("imagenet", 1)])
 def test_stem_sets_the_resolution(stem: str, side: int) -> None:
     encoder = resnet_small(stem, width=0.25)
     sizes = []
@@ -167,7 +167,7 @@ def test_any_module_can_be_an_encoder() -> None:
     [
         (lambda: get_encoder("resnet19"), "no encoder 'resnet19': did you mean resnet18"),
         (lambda: get_encoder("timm:vit_tiny"), "timm:vit_tiny needs timm"),
-        (lambda: resnet18("big"), "stem must be one of imagenet, small, strided, got 'big'"),
+        (lambda: resnet18("big"), "stem must be one of imagenet, small, small-strided, got 'big'"),
         (lambda: resnet18(width=0.001), "width must give"),
         (lambda: Embedder(nn.Conv2d(3, 4, 1)), "must map images .* to vectors"),
         (lambda: Embedder(nn.Flatten(), dim=3)(torch.rand(2, 3, 4, 4)), r"views must be .* got \(2, 3, 4, 4\)"),

@@ -86,9 +86,14 @@ def choose_k(labels: Tensor, data: DatasetDict | None = None, k: int | None = No
 
 
 def score_knn(
-    train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, data: DatasetDict | None = None, k: int | None = None
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    data: DatasetDict | None = None,
+    k: int | None = None,
 ) -> dict[str, float]:
-    """Return the accuracy of `knn_classify` on test representations (m, d) with labels `answers` (m,), and k.
+    """Return the accuracy of `knn_classify` on test representations (m, d) with labels (m,), and k.
 
     Examples:
         >>> h, labels = torch.eye(4), torch.arange(4)
@@ -97,7 +102,7 @@ def score_knn(
     """
     k = choose_k(labels, data, k)
     predictions = knn_classify(train, labels, test, k=k)
-    return {"knn": int((predictions == answers.to(predictions.device)).sum()) / len(answers), "knn_k": k}
+    return {"knn": int((predictions == test_labels.to(predictions.device)).sum()) / len(test_labels), "knn_k": k}
 
 
 def _find_nearest(queries: Tensor, train: Tensor, k: int) -> tuple[Tensor, Tensor]:

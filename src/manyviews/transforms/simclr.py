@@ -74,39 +74,41 @@ class SimCLRTransform:
         """Odd width of the blur kernel in pixels: 23 for a size of 224."""
         return max(3, self.size // 10 | 1)
 
-    def __call__(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
-        """Return views (B, N, C, size, size); `first` is the index of the first view."""
-        crops = self.crop(images, views=views, seed=seed, epoch=epoch, index=index, first=first)
-        return self.augment_color(crops, seed=seed, epoch=epoch, index=index, first=first)
+    def __call__(
+        self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0
+    ) -> Tensor:
+        """Return views (B, N, C, size, size); `first_view` is the index of the first view."""
+        crops = self.crop(images, views=views, seed=seed, epoch=epoch, index=index, first_view=first_view)
+        return self.augment_color(crops, seed=seed, epoch=epoch, index=index, first_view=first_view)
 
-    def crop(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
+    def crop(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:
         """Crop, resize and flip: views (B, N, C, size, size), float32 for a tensor of images, uint8 for a sequence."""
         if views < 1:
             raise ValueError(f"views must be >= 1, got {views}")
         _check_images(images, index)
         device = images[0].device
-        draws = self._draw_random(CROP_STREAM, seed, epoch, index.to(device), views, first)
-        mirrored = draws[..., -1] < self.hflip_prob
+        draws = self._draw_random(CROP_STREAM, seed, epoch, index.to(device), views, first_view)
+        hflip = draws[..., -1] < self.hflip_prob
         with torch.autocast(device.type, enabled=False):
             sizes = crop.get_image_sizes(images).to(device)
             boxes = crop.sample_crop_boxes(draws[..., :-1], sizes, self.crop_scale, self.aspect_ratio)
             if not isinstance(images, Tensor):
-                crops = zip(images, boxes, mirrored, strict=True)
+                crops = zip(images, boxes, hflip, strict=True)
                 return torch.stack([crop.crop_resize(image, box, self.size, flips) for image, box, flips in crops])
             out = images.new_empty(len(images), views, images.shape[1], self.size, self.size, dtype=torch.float32)
             step = max(1, (CHUNK if device.type == "cpu" else 16 * CHUNK) // views)
             for chunk in (slice(start, start + step) for start in range(0, len(images), step)):
-                crop.crop_resize_batch(images[chunk], boxes[chunk], self.size, mirrored[chunk], out[chunk])
+                crop.crop_resize_batch(images[chunk], boxes[chunk], self.size, hflip[chunk], out[chunk])
         return out
 
-    def augment_color(self, crops: Tensor, *, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
+    def augment_color(self, crops: Tensor, *, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:
         """Apply jitter, grayscale and blur to crops (B, N, C, size, size), in place if they are float32."""
         if crops.dim() != 5 or crops.shape[2] not in (1, 3):
             raise ValueError(f"crops must be (instances, views, 1 or 3, height, width), got {tuple(crops.shape)}")
         is_uint8, is_gray = crops.dtype == torch.uint8, crops.shape[2] == 1
         crops = crops.to(torch.float32).contiguous()
         crops = crops.mul_(1 / 255) if is_uint8 else crops
-        draws = self._draw_random(COLOR_STREAM, seed, epoch, index.to(crops.device), crops.shape[1], first)
+        draws = self._draw_random(COLOR_STREAM, seed, epoch, index.to(crops.device), crops.shape[1], first_view)
         # Gray images pass through as RGB: saturation, hue and grayscale do not change them.
         rgb = crops.expand(-1, -1, 3, -1, -1).contiguous()
         with torch.autocast(crops.device.type, enabled=False):
@@ -130,10 +132,10 @@ class SimCLRTransform:
             views[blurred] = color.gaussian_blur(views[blurred], sigma, self.blur_kernel_size)
 
     @staticmethod
-    def _draw_random(stream: range, seed: int, epoch: int, index: Tensor, views: int, first: int) -> Tensor:
+    def _draw_random(stream: range, seed: int, epoch: int, index: Tensor, views: int, first_view: int) -> Tensor:
         """Return uniform numbers (B, N, len(stream))."""
         device = index.device
-        view = torch.arange(first, first + views, device=device)[:, None]
+        view = torch.arange(first_view, first_view + views, device=device)[:, None]
         draw = torch.arange(stream.start, stream.stop, device=device)
         return draw_uniform(seed, epoch, index.long()[:, None, None], view, draw)
 
@@ -193,10 +195,10 @@ class MultiCrop:
         """Return the crops of each group, see `SimCLRTransform.crop`."""
         key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
         groups = zip(self.groups, self.first_views, strict=True)
-        return [transform.crop(images, views=count, first=first, **key) for (transform, count), first in groups]
+        return [transform.crop(images, views=count, first_view=first, **key) for (transform, count), first in groups]
 
     def augment_color(self, crops: Sequence[Tensor], *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
         """Augment the colors of the crops of each group, see `SimCLRTransform.augment_color`."""
         key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
         groups = zip(crops, self.groups, self.first_views, strict=True)
-        return [transform.augment_color(group, first=first, **key) for group, (transform, _), first in groups]
+        return [transform.augment_color(group, first_view=first, **key) for group, (transform, _), first in groups]
