@@ -55,7 +55,7 @@ def probe(known: int, seconds: float) -> Row:
         with torch.no_grad():
             return encoder(images)
 
-    took = interleaved({"ours": lambda: fit_linear_probe(h, labels, method="sgd", epochs=5), "bare": encode}, seconds)
+    took = interleaved({"ours": lambda: fit_linear_probe(h, labels, solver="sgd", epochs=5), "bare": encode}, seconds)
     work, times = f"SGD probe of {EPOCHS} epochs, {known:,} x {DIM}", (EPOCHS / 5, known / len(images))
     return timed(
         "evaluation", work, "encoding them once, ResNet-18", took["ours"], took["bare"], times=times, bar=1 / 20

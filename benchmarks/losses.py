@@ -65,7 +65,7 @@ def beside_dense(M: int, N: int, seconds: float) -> Iterator[Row]:
         bar = (0.35 if cheap else 0.95) if large and torch.get_num_threads() == 2 else None
         yield timed("losses", f"`{name}`, {size}", "three bare products", ours, took["bare", ""], bar=bar)
     # Beside each other without the dense ones between them, which leave nothing of ours in the cache.
-    same = gradient(get_loss("mv-infonce", same_view=True), z)  # it reads the energies that PVC reads
+    same = gradient(get_loss("mv-infonce", same_view_negatives=True), z)  # it reads the energies that PVC reads
     took = interleaved({**{name: work[name, "auto"] for name in OBJECTIVES}, "same view": same}, seconds / 2)
     bar = 0.5 if large else None
     yield timed("losses", f"`mv-dhel`, {size}", "`mv-infonce`", took["mv-dhel"], took["mv-infonce"], bar=bar)

@@ -116,7 +116,7 @@ def test_exports_print_how_to_load_them(finished_run: Path, tmp_path: Path, caps
         assert repr(str(path)) in output
     assert {path.name for path in tmp_path.iterdir()} == {"out.safetensors", "out.pth", "out.onnx"}
     assert torch.equal(mv.load_encoder(paths["safetensors"])(images), expected)
-    full = mv.get_encoder("resnet18", stem="strided").eval()
+    full = mv.get_encoder("resnet18", stem="small-strided").eval()
     full.load_state_dict(torch.load(paths["torchvision"], weights_only=True))
     torch.testing.assert_close(full(images)[:, :64], expected)
     session = onnxruntime.InferenceSession(paths["onnx"], providers=["CPUExecutionProvider"])

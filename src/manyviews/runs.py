@@ -63,9 +63,9 @@ class Run(RunDirectory):
         size = encoder_config.size
         dim = get_representation_dim(encoder, torch.zeros(1, 3, size, size))
         with torch.device("meta"):  # do not allocate memory for a size that only the config states
-            head = ProjectionHead(dim, out=self.config.embed_dim)
+            head = ProjectionHead(dim, out_dim=self.config.embed_dim)
         load_weights(head, self.path / HEAD_FILE, f"a projection from {dim} to {self.config.embed_dim} dimensions")
-        return Embedder(encoder, head, each_view=self.config.per_view_batch_norm).eval().requires_grad_(False)
+        return Embedder(encoder, head, per_view_batch_norm=self.config.per_view_batch_norm).eval().requires_grad_(False)
 
     def _load_multimodal_model(self) -> MultimodalEmbedder:
         encoder = load_multimodal_encoder(self.encoder_path)

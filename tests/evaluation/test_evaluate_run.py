@@ -57,10 +57,10 @@ def test_scores_equal_the_metric_functions(run: Path) -> None:
     assert [scores["knn_k"] for scores in result["scores"].values()] == [25, 25, 25]  # a tenth of 250 per class
     assert score["knn"] == (knn_classify(h, labels, queries) == test_labels).double().mean().item()
     assert score["linear"] == pytest.approx(
-        fit_linear_probe(h, labels, classes=10).accuracy(queries, test_labels), abs=0.003
+        fit_linear_probe(h, labels, num_classes=10).accuracy(queries, test_labels), abs=0.003
     )
     few = [sample_stratified(labels, 0.02, seed) for seed in range(3)]
-    probes = [fit_linear_probe(h[index], labels[index], classes=10).accuracy(queries, test_labels) for index in few]
+    probes = [fit_linear_probe(h[index], labels[index], num_classes=10).accuracy(queries, test_labels) for index in few]
     assert score["few"] == {"0.02": {"labels": 50, "linear": pytest.approx(probes, abs=0.003)}}
     pixels = (
         center_crop_batch(photos["train"].images, 16).flatten(1),
@@ -183,7 +183,7 @@ def test_sgd_probe_has_the_papers_settings(run: Path) -> None:
     assert once["probe"] == {"method": "sgd", "augment": False, "learning_rate": 0.1, "epochs": 2}
     encoder, split = mv.load_encoder(run), mv.load_dataset("photos")
     h, labels = encoder(split["train"].images), split["train"].labels
-    probe = fit_linear_probe(h, labels, classes=10, method="sgd", epochs=2)
+    probe = fit_linear_probe(h, labels, num_classes=10, solver="sgd", epochs=2)
     accuracy = probe.accuracy(encoder(split["test"].images), split["test"].labels)
     assert once["scores"]["trained encoder"]["linear"] == pytest.approx(accuracy, abs=0.003)
 

@@ -29,7 +29,7 @@ def make_trained(name: str, **options: object) -> torch.nn.Module:
     [
         ("resnet18", {}, "resnet18", "imagenet"),
         ("resnet18", {"stem": "small", "width": 0.25}, "resnet18", "small"),
-        ("resnet-small", {}, "resnet18", "strided"),
+        ("resnet-small", {}, "resnet18", "small-strided"),
         ("resnet-small", {"stem": "imagenet"}, "resnet18", "imagenet"),
         ("resnet50", {"width": 0.5}, "resnet50", "imagenet"),
     ],
@@ -80,7 +80,7 @@ def test_encoders_without_a_torchvision_counterpart_are_refused() -> None:
         to_torchvision_state_dict(torch.nn.Linear(2, 2), EncoderConfig("timm:vit", {}, 32))
 
 
-@pytest.mark.parametrize("stem", ["strided", "imagenet"])
+@pytest.mark.parametrize("stem", ["small-strided", "imagenet"])
 def test_onnxruntime_computes_the_same_representation_for_any_batch(stem: str) -> None:
     encoder = ImageEncoder(make_trained("resnet-small", stem=stem), size=32)
     content = export_onnx(encoder)

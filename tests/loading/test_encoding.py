@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from manyviews.data import DatasetError, LazyImages, load_dataset
-from manyviews.loading import embed_views, encode_images, eval_mode, stream_augmented_features
+from manyviews.loading import embed_views, encode_images, stream_augmented_features
 from manyviews.metrics import fit_linear_probe
-from manyviews.models import Embedder, get_encoder
+from manyviews.models import Embedder, eval_mode, get_encoder
 from manyviews.transforms import SimCLRTransform, center_crop_batch
 from tests.helpers.tiny_run import folder_of_images
 
@@ -67,7 +67,7 @@ def test_probe_on_augmented_representations_learns(tmp_path: Path) -> None:
     h, _ = encode_images(mean_color, files.images, torch.arange(30), 16)
     bright = (h[:, 0] > h[:, 0].median()).long()
     augment = stream_augmented_features(mean_color, files.images, 16, num_workers=2)
-    probe = fit_linear_probe(h, bright, method="sgd", epochs=100, learning_rate=50.0, augment=augment)
+    probe = fit_linear_probe(h, bright, solver="sgd", epochs=100, learning_rate=50.0, augment=augment)
     assert probe.accuracy(h, bright) > 0.8
 
 

@@ -38,11 +38,11 @@ class Loops:
         term = getattr(self, name.replace("-", "_"))
         return average([term(i, **options) for i in self.counted()])
 
-    def mv_infonce(self, i: int, same_view: bool = False) -> Tensor:
+    def mv_infonce(self, i: int, same_view_negatives: bool = False) -> Tensor:
         positive = add(self.K(i, l, i, m) for l, m in self.pairs(i))
         negative = positive
         for l in self.views(i):
-            negative = negative + add(self.energy(i, l, m) for m in range(self.N) if m != l or same_view)
+            negative = negative + add(self.energy(i, l, m) for m in range(self.N) if m != l or same_view_negatives)
         return -torch.log(positive) + torch.log(negative)
 
     def mv_dhel(self, i: int) -> Tensor:
@@ -122,7 +122,7 @@ class Loops:
             [-torch.log(average([self._pvc_ratio(i, l, m) for m in self.views(i) if m != l])) for l in self.views(i)]
         )
 
-    def _leave_one_out(self, name: str, normalise: bool) -> Tensor:
+    def _leave_one_out(self, name: str, normalize_mean: bool) -> Tensor:
         """A two-view problem for each view and the mean of the others."""
         losses: dict[int, list[Tensor]] = {}
         for l in range(self.N):
@@ -134,7 +134,7 @@ class Loops:
                 mean = add(others) / max(len(others), 1)
                 if not others:
                     mean = torch.zeros_like(self.z[i, l])
-                elif normalise:
+                elif normalize_mean:
                     mean = mean / mean.norm()
                 pairs.append(torch.stack([self.z[i, l], mean]))
             if not instances:
@@ -146,8 +146,8 @@ class Loops:
                     losses.setdefault(i, []).append(getattr(problem, name)(index))
         return average([average(terms) for terms in losses.values()])
 
-    def avg(self, pair: str, normalise: bool) -> Tensor:
-        return self._leave_one_out(f"pwe_{pair}", normalise)
+    def avg(self, pair: str, normalize_mean: bool) -> Tensor:
+        return self._leave_one_out(f"pwe_{pair}", normalize_mean)
 
     def anchored(self, anchor: int = 0) -> Tensor:
         losses = []

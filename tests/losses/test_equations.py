@@ -84,18 +84,18 @@ def test_two_view_loss_is_its_equation(name: str) -> None:
 def test_released_variant_of_mv_infonce_has_same_view_negatives(masked: bool) -> None:
     z = embeddings(7, 4)
     mask = MASK if masked else None
-    slow = Loops(loops.unit(z), 0.5, mask).loss("mv-infonce", same_view=True)
-    assert_same(MVInfoNCELoss(0.5, same_view=True)(z, mask), slow, z)
+    slow = Loops(loops.unit(z), 0.5, mask).loss("mv-infonce", same_view_negatives=True)
+    assert_same(MVInfoNCELoss(0.5, same_view_negatives=True)(z, mask), slow, z)
 
 
-@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("normalize_mean", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("pair", ["infonce", "ntxent", "dhel"])
-def test_avg_is_a_two_view_problem_for_each_view(pair: str, masked: bool, normalise: bool) -> None:
+def test_avg_is_a_two_view_problem_for_each_view(pair: str, masked: bool, normalize_mean: bool) -> None:
     z = embeddings(7, 4)
     mask = MASK if masked else None
-    slow = Loops(loops.unit(z), 0.4, mask).avg(pair, normalise)
-    assert_same(LeaveOneOutLoss(pair, 0.4, normalise=normalise)(z, mask), slow, z)
+    slow = Loops(loops.unit(z), 0.4, mask).avg(pair, normalize_mean)
+    assert_same(LeaveOneOutLoss(pair, 0.4, normalize_mean=normalize_mean)(z, mask), slow, z)
 
 
 @pytest.mark.parametrize("anchor", [0, 2])

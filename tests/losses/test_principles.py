@@ -90,7 +90,7 @@ def test_the_callable_may_return_the_mean() -> None:
         energy = masked_logsumexp(safe_logaddexp(P, A).flatten(1), 1)
         return (energy - masked_logsumexp(P.flatten(1), 1)).mean()
 
-    assert check_principles(mean_loss) == check_principles(get_loss("mv-infonce", same_view=True))
+    assert check_principles(mean_loss) == check_principles(get_loss("mv-infonce", same_view_negatives=True))
 
 
 def test_a_loss_of_two_views_is_checked_at_two_views() -> None:

@@ -23,7 +23,7 @@ from manyviews.losses import (
 GOLDEN = Path(__file__).with_name("released_losses.npz")
 
 RELEASED: dict[str, Callable[[float], MultiViewLoss]] = {
-    "mv-infonce-all": lambda t: MVInfoNCELoss(t, same_view=True),
+    "mv-infonce-all": lambda t: MVInfoNCELoss(t, same_view_negatives=True),
     "mv-dhel": MVDHELLoss,
     "mv-cl1": MVCL1Loss,
     "mv-cl2-sum": lambda t: MVCL2Loss(t, uniformity="sum"),

@@ -24,7 +24,7 @@ def test_alignment_is_the_mean_squared_distance_of_pairs_of_views() -> None:
 
 
 def test_uniformity_is_the_log_mean_potential_of_pairs_of_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyviews.metrics.geometry.BLOCK", 3)
+    monkeypatch.setattr("manyviews.metrics.geometry.ROW_BLOCK", 3)
     z = unit(8, 3, 5)
     pairs = [
         torch.exp(-2 * (z[i, v] - z[j, v]).square().sum())
@@ -103,7 +103,7 @@ def test_sphere_cosine_cdf_is_a_beta_distribution(dim: int) -> None:
 
 
 def test_wasserstein_uniformity_matches_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyviews.metrics.geometry.BLOCK", 7)
+    monkeypatch.setattr("manyviews.metrics.geometry.ROW_BLOCK", 7)
     z = unit(40, 2, 6)
     z[:, :, 0] += 0.4
     unit_z = z / z.norm(dim=2, keepdim=True)

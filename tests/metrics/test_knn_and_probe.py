@@ -102,11 +102,11 @@ def test_knn_with_empty_classes_and_tied_votes() -> None:
 def test_probe_matches_scikit_learn() -> None:
     (x, y), (test, truth) = blobs(400), blobs(300, seed=1)
     x[:, 0] = 5.0  # constant
-    for strength in (1.0, 1e-2, 1e-4):
-        probe = fit_linear_probe(x, y, strengths=[strength])
+    for l2 in (1.0, 1e-2, 1e-4):
+        probe = fit_linear_probe(x, y, l2_grid=[l2])
         mean, spread = x.numpy().mean(0), x.numpy().std(0)
         spread[0] = np.inf
-        oracle = LogisticRegression(C=1 / (strength * len(x)), max_iter=1000, tol=1e-8)
+        oracle = LogisticRegression(C=1 / (l2 * len(x)), max_iter=1000, tol=1e-8)
         oracle.fit((x.numpy() - mean) / spread, y.numpy())
         expected = oracle.decision_function((test.numpy() - mean) / spread)
         logits = probe.logits(test).numpy()
@@ -120,13 +120,13 @@ def test_probe_matches_scikit_learn() -> None:
 
 def test_sgd_converges_to_the_minimum_without_penalty_and_is_deterministic() -> None:
     (x, y), (test, truth) = blobs(400), blobs(300, seed=1)
-    probe = fit_linear_probe(x, y, method="sgd", epochs=60, batch_size=32)
+    probe = fit_linear_probe(x, y, solver="sgd", epochs=60, batch_size=32)
     oracle = LogisticRegression(C=1e6, max_iter=2000).fit(x.numpy(), y.numpy())
     agreement = (probe.logits(test).argmax(1).numpy() == oracle.predict(test.numpy())).mean()
     assert agreement > 0.97
     assert probe.accuracy(test, truth) == pytest.approx(oracle.score(test.numpy(), truth.numpy()), abs=0.02)
-    assert torch.equal(probe.weight, fit_linear_probe(x, y, method="sgd", epochs=60, batch_size=32).weight)
-    assert not torch.equal(probe.weight, fit_linear_probe(x, y, method="sgd", epochs=60, batch_size=32, seed=1).weight)
+    assert torch.equal(probe.weight, fit_linear_probe(x, y, solver="sgd", epochs=60, batch_size=32).weight)
+    assert not torch.equal(probe.weight, fit_linear_probe(x, y, solver="sgd", epochs=60, batch_size=32, seed=1).weight)
 
 
 def autograd_probe(x: torch.Tensor, y: torch.Tensor, classes: int, epochs: int, rate: float) -> torch.Tensor:
@@ -148,7 +148,7 @@ def autograd_probe(x: torch.Tensor, y: torch.Tensor, classes: int, epochs: int, 
 
 def test_sgd_matches_torch() -> None:
     x, y = blobs(100)
-    probe = fit_linear_probe(x, y, method="sgd", epochs=7, batch_size=32, learning_rate=0.3)
+    probe = fit_linear_probe(x, y, solver="sgd", epochs=7, batch_size=32, learning_rate=0.3)
     weights = torch.cat([probe.weight, probe.bias[:, None]], 1)
     torch.testing.assert_close(weights, autograd_probe(x, y, 4, 7, 0.3), atol=1e-5, rtol=1e-4)
 
@@ -160,10 +160,10 @@ def test_sgd_uses_the_augmented_representations() -> None:
         calls.append((epoch, sum(map(len, batches))))
         return ((x[index], index) for index in batches)
 
-    probe = fit_linear_probe(torch.full_like(x, 1e6), y, method="sgd", epochs=5, augment=augment)
-    assert torch.equal(probe.weight, fit_linear_probe(x, y, method="sgd", epochs=5).weight)
+    probe = fit_linear_probe(torch.full_like(x, 1e6), y, solver="sgd", epochs=5, augment=augment)
+    assert torch.equal(probe.weight, fit_linear_probe(x, y, solver="sgd", epochs=5).weight)
     assert calls == [(epoch, 100) for epoch in range(5)]
-    with pytest.raises(ValueError, match="augment requires method sgd"):
+    with pytest.raises(ValueError, match="augment requires solver sgd"):
         fit_linear_probe(x, y, augment=augment)
 
 
@@ -195,7 +195,7 @@ def test_l2_is_chosen_on_validation_instances() -> None:
     generator = torch.Generator().manual_seed(0)
     noise, labels = torch.randn(60, 50, generator=generator), torch.randint(4, (60,), generator=generator)
     # A weak penalty overfits noise: perfect on the fitted instances, worse than chance on the others.
-    assert fit_linear_probe(noise, labels, strengths=[1e-5]).accuracy(noise, labels) == 1
+    assert fit_linear_probe(noise, labels, l2_grid=[1e-5]).accuracy(noise, labels) == 1
     assert fit_linear_probe(noise, labels).l2 == max(L2_GRID)
     assert fit_linear_probe(*blobs(4000)).l2 < 0.1
 
@@ -208,9 +208,9 @@ def test_probe_is_deterministic() -> None:
 @pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.int16])
 def test_labels_may_have_any_integer_dtype(kind: torch.dtype) -> None:
     x, y = blobs(60)
-    for method in ("lbfgs", "sgd"):
-        probe = fit_linear_probe(x, y, method=method)
-        assert torch.equal(fit_linear_probe(x, y.to(kind), method=method).weight, probe.weight)
+    for solver in ("lbfgs", "sgd"):
+        probe = fit_linear_probe(x, y, solver=solver)
+        assert torch.equal(fit_linear_probe(x, y.to(kind), solver=solver).weight, probe.weight)
         assert probe.accuracy(x, y.to(kind)) == probe.accuracy(x, y)
     assert torch.equal(knn_classify(x, y.to(kind), x), knn_classify(x, y, x))
 
@@ -224,7 +224,7 @@ def test_nonfinite_input_raises(value: float) -> None:
         lambda: knn_classify(bad, y, x),
         lambda: knn_classify(x, y, bad),
         lambda: fit_linear_probe(bad, y),
-        lambda: fit_linear_probe(bad, y, method="sgd"),
+        lambda: fit_linear_probe(bad, y, solver="sgd"),
         lambda: fit_linear_probe(x, y).accuracy(bad, y),
         lambda: fit_regression_probe(bad, x[:, 0]),
         lambda: fit_regression_probe(x, bad[:, 2]),
@@ -243,11 +243,11 @@ def test_nonfinite_input_raises(value: float) -> None:
         (lambda x, y: knn_classify(x, y, x, num_classes=2), "labels must be integers 0 to 1, got 0 to 3"),
         (lambda x, y: fit_linear_probe(x, y[:3]), "with n labels"),
         (lambda x, y: fit_linear_probe(x, y - 1), "labels must be integers"),
-        (lambda x, y: fit_linear_probe(x, y, strengths=[0.0]), "strengths must be one or more values > 0"),
+        (lambda x, y: fit_linear_probe(x, y, l2_grid=[0.0]), "l2_grid must be one or more values > 0"),
         (lambda x, y: fit_linear_probe(x[:3], y[:3]), "3 instances are too few"),
-        (lambda x, y: fit_linear_probe(x, y, method="adam"), "method must be lbfgs or sgd"),
+        (lambda x, y: fit_linear_probe(x, y, solver="adam"), "solver must be lbfgs or sgd"),
         (
-            lambda x, y: fit_linear_probe(x, y, method="sgd", epochs=0),
+            lambda x, y: fit_linear_probe(x, y, solver="sgd", epochs=0),
             "epochs, batch_size and learning_rate must be > 0",
         ),
         (lambda x, y: fit_regression_probe(x, y[:2]), "with n targets"),

@@ -75,7 +75,7 @@ def test_torchvision_weights_load() -> None:
         resnet18("small").load_state_dict(weights)
 
 
-@pytest.mark.parametrize(("stem", "side"), [("small", 4), ("strided", 2), ("imagenet", 1)])
+@pytest.mark.parametrize(("stem", "side"), [("small", 4), ("small-strided", 2), ("imagenet", 1)])
 def test_stem_sets_the_resolution(stem: str, side: int) -> None:
     encoder = resnet_small(stem, width=0.25)
     sizes = []
@@ -102,13 +102,13 @@ def test_projection_head_matches_the_paper() -> None:
     assert not head[4].bias.any()
 
 
-def test_views_share_batch_norm_statistics_unless_each_view() -> None:
+def test_views_share_batch_norm_statistics_unless_per_view() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12, affine=False))
     views = torch.rand(16, 3, 3, 2, 2) + torch.tensor([0.0, 5.0, 9.0])[None, :, None, None, None]
     shared = Embedder(encoder, nn.Identity(), dim=12)(views).h
     assert shared.mean((0, 2))[0] < -1  # the darkest view stays dark
     torch.testing.assert_close(shared.mean((0, 1)), torch.zeros(12), rtol=0, atol=1e-5)
-    per_view = Embedder(encoder, nn.Identity(), dim=12, each_view=True)(views).h
+    per_view = Embedder(encoder, nn.Identity(), dim=12, per_view_batch_norm=True)(views).h
     torch.testing.assert_close(per_view.mean(0), torch.zeros(3, 12), rtol=0, atol=1e-5)
 
 
@@ -167,7 +167,7 @@ def test_any_module_can_be_an_encoder() -> None:
     [
         (lambda: get_encoder("resnet19"), "no encoder 'resnet19': did you mean resnet18"),
         (lambda: get_encoder("timm:vit_tiny"), "timm:vit_tiny needs timm"),
-        (lambda: resnet18("big"), "stem must be one of imagenet, small, strided, got 'big'"),
+        (lambda: resnet18("big"), "stem must be one of imagenet, small, small-strided, got 'big'"),
         (lambda: resnet18(width=0.001), "width must give"),
         (lambda: Embedder(nn.Conv2d(3, 4, 1)), "must map images .* to vectors"),
         (lambda: Embedder(nn.Flatten(), dim=3)(torch.rand(2, 3, 4, 4)), r"views must be .* got \(2, 3, 4, 4\)"),

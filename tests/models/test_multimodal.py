@@ -43,7 +43,7 @@ NAMES = ("text", "audio", "video", "image")
 def make_model() -> MultimodalEmbedder:
     torch.manual_seed(0)
     encoder = MultimodalEncoder.from_dataset(make_dataset(), NAMES, hidden_dim=16, transformer_heads=4)
-    return MultimodalEmbedder(encoder, PerModalityHeads(4, 16, out=8)).eval()
+    return MultimodalEmbedder(encoder, PerModalityHeads(4, 16, out_dim=8)).eval()
 
 
 def test_padding_does_not_change_the_encoding_of_a_sequence() -> None:
@@ -100,7 +100,7 @@ def test_batches_and_single_instances_have_equal_embeddings() -> None:
     assert not h[2, 1].any()
     assert not z[2, 1].any()
     assert h[[0, 1, 3, 4], 1].any(1).all()
-    expected = embedder.encoder.encoders[1](embedder.encoder.inputs[1](split.modalities["audio"][:1]))
+    expected = embedder.encoder.encoders[1](embedder.encoder.preprocessors[1](split.modalities["audio"][:1]))
     torch.testing.assert_close(h[0, 1], expected[0])
 
 
@@ -141,8 +141,8 @@ def test_every_parameter_gets_a_gradient_if_a_modality_is_missing_in_the_batch()
 
 def test_any_module_can_be_an_encoder() -> None:
     encoders = {"text": SequenceEncoder(6, dim=16, heads=4), "audio": nn.Sequential(nn.Linear(4, 5), nn.ReLU())}
-    encoder = MultimodalEncoder(encoders, sequences={"text"}, dim=16, dims={"audio": 5})
-    embedder = MultimodalEmbedder(encoder, PerModalityHeads(2, 16, out=3))
+    encoder = MultimodalEncoder(encoders, sequences={"text"}, dim=16, encoder_dims={"audio": 5})
+    embedder = MultimodalEmbedder(encoder, PerModalityHeads(2, 16, out_dim=3))
     ((views, _),) = ModalityLoader(make_dataset(), ("text", "audio"))(0, [torch.arange(4)])
     assert embedder(views).z.shape == (4, 2, 3)
 
@@ -171,7 +171,7 @@ def test_invalid_input_raises(tmp_path: Path) -> None:
         MultimodalEncoder.from_dataset(missing, NAMES)
     with pytest.raises(ValueError, match="no encoder for 'speech': there are encoders for audio"):
         MultimodalEncoder({"audio": VectorEncoder(4)}, sequences={"speech"})
-    with pytest.raises(ValueError, match="representations of audio: pass dims="):
+    with pytest.raises(ValueError, match="representations of audio: pass encoder_dims="):
         MultimodalEncoder({"audio": nn.Linear(4, 5)})
     with pytest.raises(ValueError, match="divisible by the number of heads"):
         SequenceEncoder(4, dim=10, heads=4)
@@ -185,7 +185,7 @@ def test_training_aligns_four_views_of_digits() -> None:
     names = ("pixels", "fourier", "profiles", "gradients")
     torch.manual_seed(0)
     embedder = MultimodalEmbedder(
-        MultimodalEncoder.from_dataset(split, names, hidden_dim=32), PerModalityHeads(4, 32, out=16)
+        MultimodalEncoder.from_dataset(split, names, hidden_dim=32), PerModalityHeads(4, 32, out_dim=16)
     )
     optimizer, loss = torch.optim.AdamW(embedder.parameters(), 3e-3), MVDHELLoss()
     loader = ModalityLoader(split, names)

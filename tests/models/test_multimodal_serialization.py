@@ -30,7 +30,7 @@ CONFIG = MultimodalConfig(
 def write_encoder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     encoder = MultimodalEncoder.from_config(CONFIG)
-    encoder.inputs[1].fit(torch.randn(20, 4))
+    encoder.preprocessors[1].fit(torch.randn(20, 4))
     encoder.mean_representation.normal_()
     path = tmp_path / "encoder.safetensors"
     path.write_bytes(serialize_module(encoder, encoder.config))

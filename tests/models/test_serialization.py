@@ -99,7 +99,7 @@ def test_weights_that_do_not_fit_raise(tmp_path: Path) -> None:
     path.write_bytes(serialize_module(get_encoder("resnet-small", width=0.25), CONFIG))
     with pytest.raises(EncoderError, match=r"do not fit resnet-small: conv1.weight is \(16, 3, 3, 3\)"):
         load_image_encoder(path)
-    path.write_bytes(serialize_module(get_encoder("resnet18", width=0.125, stem="strided"), CONFIG))
+    path.write_bytes(serialize_module(get_encoder("resnet18", width=0.125, stem="small-strided"), CONFIG))
     with pytest.raises(EncoderError, match=r"unexpected layer1\.1\..*, and \d+ more"):
         load_image_encoder(path)
 

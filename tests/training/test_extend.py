@@ -22,8 +22,8 @@ from manyviews.training import (
     TrainingInterrupted,
     build_model_and_loss,
     list_checkpoints,
-    warmup_cosine_lr,
 )
+from manyviews.utils import warmup_cosine_lr
 from tests.helpers.tiny_multimodal import MODAL, bundle
 from tests.helpers.tiny_run import assert_same_run, run_to_end, tiny_config
 from tests.training.test_trainer import stop_after

@@ -37,10 +37,9 @@ from manyviews.training import (
     get_training_split,
     resolve_config,
     split_monitored,
-    warmup_cosine_lr,
 )
 from manyviews.training.multimodal_task import find_usable_instances
-from manyviews.utils import read_log
+from manyviews.utils import read_log, warmup_cosine_lr
 from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
 from tests.helpers.tiny_run import assert_same_run, flags, last_checkpoint, run_to_end, tensors
 from tests.training.test_trainer import stop_after
@@ -246,12 +245,12 @@ def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
     preds = knn_classify(h, labels, queries, num_classes=3)
     assert scores["trained encoder"]["knn"] == (preds == test_labels).double().mean().item()
     assert scores["trained encoder"]["knn_k"] == 2  # a tenth of 80 / 3
-    probe = fit_linear_probe(h, labels, classes=3)
+    probe = fit_linear_probe(h, labels, num_classes=3)
     assert scores["trained encoder"]["linear"] == pytest.approx(probe.accuracy(queries, test_labels), abs=0.03)
 
     accuracy = result["subsets"]["text + video"]["scores"]["own"]["accuracy"]
     columns = [*range(16), *range(32, 48)]
-    probe = fit_linear_probe(h[:, columns], labels, classes=3)
+    probe = fit_linear_probe(h[:, columns], labels, num_classes=3)
     assert accuracy == pytest.approx(probe.accuracy(queries[:, columns], test_labels), abs=0.03)
     full = result["subsets"]["text + audio + video"]["scores"]
     assert full["own"] == full["filled"]
@@ -271,7 +270,7 @@ def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
     assert geometry["each"]["audio"]["uniformity"] == pytest.approx(uniformity(single).item(), rel=1e-4)
     assert geometry["all"]["uniformity"] == pytest.approx(uniformity(test_z, mask).item(), rel=1e-4)
     mean = (normalize(z, dim=2) * train_mask[..., None]).sum(1) / train_mask.sum(1, keepdim=True)
-    probe = fit_linear_probe(mean, labels, classes=3)
+    probe = fit_linear_probe(mean, labels, num_classes=3)
     test = (normalize(test_z, dim=2) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     assert scores["mean embedding"]["linear"] == pytest.approx(probe.accuracy(test, test_labels), abs=0.03)
 
@@ -354,7 +353,7 @@ def test_better_single_modalities_are_reported(run: Run) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=()))
     h, (queries, _, mask) = (encode(run, mv.load_dataset(run.config.data), split) for split in ("train", "test"))
     data = mv.load_dataset(run.config.data)
-    probe = fit_linear_probe(h[0], data["train"].labels, classes=3)
+    probe = fit_linear_probe(h[0], data["train"].labels, num_classes=3)
     has_audio = mask[:, 1]
     audio = result["subsets"]["audio"]
     assert audio["instances"] == int(has_audio.sum()) < 40
@@ -566,7 +565,7 @@ def test_monitored_instances_do_not_affect_the_model(gaps: str) -> None:
     train_indices, _, _ = split_monitored(80, config.seed, 40)
     embedder, _ = build_model_and_loss(config, data)
     x = select_valid_steps(data["train"].select(train_indices), "text")
-    torch.testing.assert_close(embedder.encoder.inputs[0].mean, x.mean(0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(embedder.encoder.preprocessors[0].mean, x.mean(0), atol=1e-5, rtol=1e-4)
 
 
 def test_subsets_are_scored_on_instances_that_have_a_modality_of_them(run: Run, gaps: str) -> None:
@@ -578,7 +577,7 @@ def test_subsets_are_scored_on_instances_that_have_a_modality_of_them(run: Run, 
     assert result["subsets"]["text"]["instances"] == 40
     assert "raw" not in audio["scores"]
     (h, *_), (queries, *_) = (encode(run, data, split) for split in ("train", "test"))
-    probe = fit_linear_probe(h[:, 16:32], data["train"].labels, classes=3)
+    probe = fit_linear_probe(h[:, 16:32], data["train"].labels, num_classes=3)
     expected = probe.accuracy(queries[mask, 16:32], data["test"].labels[mask])
     assert audio["scores"]["own"]["accuracy"] == pytest.approx(expected, abs=0.05)
 
@@ -599,7 +598,7 @@ def test_instances_without_a_modality_get_the_mean(run: Run, gaps: str, tmp_path
     data = mv.load_dataset(gaps)
     _, z, train_mask = encode(run, data, "train")
     train_mean = average_embeddings(z, train_mask)
-    probe = fit_linear_probe(train_mean, data["train"].labels, classes=3)
+    probe = fit_linear_probe(train_mean, data["train"].labels, num_classes=3)
     prior = probe.logits(train_mean.mean(0, keepdim=True)).argmax(1)
     test = mv.load_dataset(tmp_path / "apart.npz")["test"]
     _, test_z, mask = encode(run, mv.load_dataset(tmp_path / "apart.npz"), "test")

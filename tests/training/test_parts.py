@@ -18,8 +18,8 @@ from manyviews.training import (
     convert_sync_batch_norm,
     grad_cache_backward,
     parameter_groups,
-    warmup_cosine_lr,
 )
+from manyviews.utils import warmup_cosine_lr
 from tests.helpers.distributed import on_ranks
 
 # optimizers

@@ -38,12 +38,11 @@ from manyviews.training import (
     load_data,
     resolve_config,
     split_monitored,
-    warmup_cosine_lr,
 )
 from manyviews.training.checkpoints import save_checkpoint
 from manyviews.training.task import get_collapse_warning
 from manyviews.transforms import center_crop_batch
-from manyviews.utils import exclusive_lock
+from manyviews.utils import exclusive_lock, warmup_cosine_lr
 from tests.helpers.tiny_run import assert_same_run, folder_of_images, last_checkpoint, tensors, tiny_config
 
 

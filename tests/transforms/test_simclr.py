@@ -35,7 +35,7 @@ def test_any_split_and_order_of_a_batch_gives_the_same_views(cuts: list[int], ra
 def test_more_views_do_not_change_the_first_views() -> None:
     few = TRANSFORM(IMAGES, views=2, index=torch.arange(12), **KEY)
     torch.testing.assert_close(few, reference()[:, :2], rtol=0, atol=1e-6)
-    rest = TRANSFORM(IMAGES, views=2, first=2, index=torch.arange(12), **KEY)
+    rest = TRANSFORM(IMAGES, views=2, first_view=2, index=torch.arange(12), **KEY)
     torch.testing.assert_close(rest, reference()[:, 2:], rtol=0, atol=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_multi_crop_view_indices_continue_between_groups() -> None:
     small = SimCLRTransform(8, crop_scale=(0.05, 0.4))
     large, little = MultiCrop([(TRANSFORM, 2), (small, 3)])(IMAGES, index=torch.arange(12), **KEY)
     torch.testing.assert_close(large, reference()[:, :2], rtol=0, atol=1e-6)
-    expected = small(IMAGES, views=3, first=2, index=torch.arange(12), **KEY)
+    expected = small(IMAGES, views=3, first_view=2, index=torch.arange(12), **KEY)
     assert torch.equal(little, expected)
     assert MultiCrop([(TRANSFORM, 2), (small, 3)]).views == 5
 

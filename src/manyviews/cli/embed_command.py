@@ -84,7 +84,7 @@ def _load_model(
     if isinstance(encoder, mv.models.MultimodalEncoder) and isinstance(embedder, mv.models.MultimodalEmbedder):
         if not isinstance(embedder.head, mv.models.PerModalityHeads):
             raise ValueError(f"{run} is a supervised run: its head gives predictions, not embeddings; use --what h")
-        return embedder, embedder.head.out
+        return embedder, embedder.head.out_dim
     assert isinstance(encoder, mv.models.ImageEncoder)
     projected = mv.models.ImageEncoder(torch.nn.Sequential(embedder.encoder, embedder.head), encoder.size)
     return projected, projected.dim

@@ -241,8 +241,8 @@ class _MultimodalEvaluation:
         labels = self.train_labels if labels is None else labels
         if self.num_classes:
             is_sgd = self.eval_config.probe_solver == "sgd"
-            options: dict[str, Any] = {"method": "sgd", **self.settings} if is_sgd else {}
-            probe = fit_linear_probe(h, labels, classes=self.num_classes, **options)
+            options: dict[str, Any] = {"solver": "sgd", **self.settings} if is_sgd else {}
+            probe = fit_linear_probe(h, labels, num_classes=self.num_classes, **options)
             return [lambda queries: probe.logits(queries).argmax(1)]
         seeds = range(self.eval_config.num_regression_probes)
         return [fit_regression_probe(h, labels, seed=seed, **self.settings).predict for seed in seeds]

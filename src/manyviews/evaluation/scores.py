@@ -203,14 +203,14 @@ def compute_class_scores(
     """Score representations (n, d) by kNN, a linear probe, and linear probes on few labels."""
     classes = len(data.class_names)
     if eval_config.probe_solver == "sgd":
-        probe = fit_linear_probe(h, labels, classes=classes, method="sgd", augment=augment, **settings)
+        probe = fit_linear_probe(h, labels, num_classes=classes, solver="sgd", augment=augment, **settings)
     else:
-        probe = fit_linear_probe(h, labels, classes=classes)
+        probe = fit_linear_probe(h, labels, num_classes=classes)
     few_label = {}
     for fraction in eval_config.label_fractions:
         subsets = [sample_stratified(labels, fraction, seed) for seed in range(FEW_LABEL_REPEATS)]
         if len(subsets[0]) >= VAL_FOLDS:
-            probes = [fit_linear_probe(h[index], labels[index], classes=classes) for index in subsets]
+            probes = [fit_linear_probe(h[index], labels[index], num_classes=classes) for index in subsets]
             accuracies = tuple(probe.accuracy(queries, test_labels) for probe in probes)
             few_label[f"{fraction:.4g}"] = FewLabelScore(len(subsets[0]), accuracies)
     knn = score_knn(h, labels, queries, test_labels, data, eval_config.knn_k)

@@ -38,10 +38,10 @@ def to_torchvision_state_dict(encoder: nn.Module, config: EncoderConfig) -> tupl
     if config.encoder not in TORCHVISION:
         raise EncoderError(f"torchvision has no counterpart of {config.encoder}: export to safetensors or onnx instead")
     model = TORCHVISION[config.encoder]
-    stem = config.options.get("stem") or ("strided" if config.encoder == "resnet-small" else "imagenet")
+    stem = config.options.get("stem") or ("small-strided" if config.encoder == "resnet-small" else "imagenet")
     lines = [f"model = torchvision.models.{model}()", "model.fc = torch.nn.Identity()"]
     if stem != "imagenet":
-        stride = 2 if stem == "strided" else 1
+        stride = 2 if stem == "small-strided" else 1
         lines += [
             f"model.conv1 = torch.nn.Conv2d(3, 64, 3, {stride}, 1, bias=False)  # for small images",
             "model.maxpool = torch.nn.Identity()",

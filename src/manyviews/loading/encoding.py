@@ -1,21 +1,22 @@
-"""Images -> representations h and embeddings z of a model in evaluation mode."""
-
-from __future__ import annotations
+"""Images and modalities -> representations h and embeddings z of a model in evaluation mode."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from manyviews.data import LazyImages
 from manyviews.loading.eval_loader import choose_eval_batch_size, iterate_center_crops
+from manyviews.loading.modality_loader import ModalityLoader
 from manyviews.loading.view_loader import ViewLoader
-from manyviews.models import Embedder
+from manyviews.models import Embedder, MultimodalEmbedder, MultimodalEncoder, eval_mode
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import EVAL_EPOCH, track
 
 Images = Tensor | LazyImages
+CHUNK_INSTANCES = 256
+"""Instances per chunk of modalities."""
 
 
 def encode_images(
@@ -50,16 +51,15 @@ def embed_views(
     num_workers: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Embed views of the instances in `index`: h (M, N, dim) and z (M, N, d). The next image replaces a corrupt one."""
-    h: list[Tensor] = []
-    z: list[Tensor] = []
+    outputs = []
     with eval_mode(embedder) as reference:
         loader = ViewLoader(images, transform, views, seed, num_workers, reference.device)
         batches = loader(EVAL_EPOCH, list(index.split(max(1, choose_eval_batch_size(transform.size) // views))))
         for batch, _ in track(batches, "embedding views", len(index), lambda batch: len(batch[1])):
             assert isinstance(batch, Tensor)
-            for outputs, new in zip((h, z), embedder(batch.to(reference)), strict=True):
-                outputs.append(new.float())
-    return torch.cat(h), torch.cat(z)
+            outputs.append([part.float() for part in embedder(batch.to(reference))])
+    h, z = map(torch.cat, zip(*outputs, strict=True))
+    return h, z
 
 
 def stream_augmented_features(
@@ -87,14 +87,27 @@ def stream_augmented_features(
     return augment
 
 
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[Tensor]:
-    """Switch to evaluation mode without gradients. Yields a tensor with the device and dtype of the model."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield next(model.parameters(), torch.zeros(()))
-    finally:
-        for module, mode in modes:
-            module.training = mode
+def embed_multimodal(model: MultimodalEmbedder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h (M, N, dim), the output of the head, and the mask (M, N) of the instances in `index`."""
+    outputs = _apply_in_chunks(model, loader, index, "embedding instances")
+    h, z = (torch.cat([part.float() for part in parts]) for parts in zip(*outputs, strict=True))
+    return h, z, loader.get_mask(index).to(h.device)
+
+
+def encode_multimodal(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return h (M, N, dim) and the mask (M, N) of the instances in `index`."""
+    h = torch.cat([part.float() for part in _apply_in_chunks(encoder, loader, index, "encoding instances")])
+    return h, loader.get_mask(index).to(h.device)
+
+
+def _apply_in_chunks(model: nn.Module, loader: ModalityLoader, index: Tensor, label: str) -> list[Any]:
+    chunks = index.split(CHUNK_INSTANCES)
+    with eval_mode(model) as reference:
+        batches = (loader.load_batch(chunk) for chunk in track(chunks, label, len(chunks)))
+        return [model([part.to(reference.device) for part in batch]) for batch in batches]
+
+
+def set_mean_representation(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> None:
+    """Store the mean representation of the training instances, which late fusion uses for missing modalities."""
+    h, mask = encode_multimodal(encoder, loader, index)
+    encoder.mean_representation.copy_(h.double().sum(0) / mask.sum(0).clamp_min(1)[:, None])

@@ -1,7 +1,5 @@
 """Batches of center crops, from memory or from files."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from torch import Tensor
 from torch.utils import data as torch_data
 
 from manyviews.data import DatasetError, LazyImages, read_image
-from manyviews.loading.workers import init_worker
+from manyviews.loading.workers import make_item_loader
 from manyviews.transforms import center_crop, center_crop_batch
 
 EVAL_BATCH_SIZE = 256
@@ -56,16 +54,9 @@ def iterate_file_crops(
     paths: Iterable[str], size: int, num_workers: int = 0
 ) -> Iterator[list[tuple[str, Tensor | DatasetError]]]:
     """Iterate over batches of (path, uint8 center crop (3, size, size) or the error); `paths` is consumed lazily."""
-    loader = torch_data.DataLoader(
-        _FileCrops(size),
-        sampler=paths,
-        batch_size=None,
-        num_workers=num_workers,
-        prefetch_factor=min(16, choose_eval_batch_size(size)) if num_workers else None,
-        worker_init_fn=init_worker,
-    )
-    views = iter(loader)
-    while batch := list(islice(views, choose_eval_batch_size(size))):
+    batch_size = choose_eval_batch_size(size)
+    crops = iter(make_item_loader(_FileCrops(size), paths, num_workers, min(16, batch_size)))
+    while batch := list(islice(crops, batch_size)):
         yield batch
 
 

@@ -4,8 +4,6 @@ A batch is a list of tensors with instances in the first dimension: one tensor p
 (1 for modalities that are not sequences) and the mask (B, N). Sequences are cut to the longest one in the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Batch indices of an epoch."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from manyviews.utils import draw_permutation

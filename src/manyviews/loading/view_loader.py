@@ -1,7 +1,5 @@
 """Batches of views of images in memory, or on disk through worker processes."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from torch import Tensor
 from torch.utils import data as torch_data
 
 from manyviews.data import LazyImages
-from manyviews.loading.workers import init_worker
+from manyviews.loading.workers import make_item_loader
 from manyviews.transforms import MultiCrop, SimCLRTransform
 
 
@@ -48,9 +46,8 @@ class ViewLoader:
 
     @property
     def multi_crop(self) -> MultiCrop:
-        return (
-            self.transform if isinstance(self.transform, MultiCrop) else MultiCrop([(self.transform, self.views or 0)])
-        )
+        transform = self.transform
+        return transform if isinstance(transform, MultiCrop) else MultiCrop([(transform, self.views or 0)])
 
     def __call__(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor | list[Tensor], Tensor]]:
         """Yield (views, index) for each batch."""
@@ -65,15 +62,9 @@ class ViewLoader:
                 local = index.to(self.images.device)
                 yield self.multi_crop.crop(self.images[local], seed=self.seed, epoch=epoch, index=local), index
             return
-        loader = torch_data.DataLoader(
-            _CropDataset(self.images, self.multi_crop, self.seed, epoch),
-            sampler=torch.cat(indices).tolist() if indices else [],
-            batch_size=None,
-            num_workers=self.num_workers,
-            prefetch_factor=8 if self.num_workers else None,
-            worker_init_fn=init_worker,
-        )
-        instances = iter(loader)
+        dataset = _CropDataset(self.images, self.multi_crop, self.seed, epoch)
+        order = torch.cat(indices).tolist() if indices else []
+        instances = iter(make_item_loader(dataset, order, self.num_workers, prefetch_factor=8))
         corrupt: set[str] = set()
         for index in indices:
             batch = [next(instances) for _ in index]

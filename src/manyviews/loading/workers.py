@@ -1,17 +1,34 @@
-"""Start and stop of the worker processes of a loader."""
-
-from __future__ import annotations
+"""Worker processes of a loader: their start and their stop."""
 
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from types import TracebackType
+from typing import Any, TypeVar
 
 import torch
+from torch.utils import data as torch_data
+
+Item = TypeVar("Item")
 
 
-def init_worker(_: int) -> None:
+def make_item_loader(
+    dataset: torch_data.Dataset[Item], sampler: Iterable[Any], num_workers: int, prefetch_factor: int
+) -> torch_data.DataLoader[Item]:
+    """Return a loader of single items, in the order of the sampler, read by worker processes or by this one."""
+    return torch_data.DataLoader(
+        dataset,
+        sampler=sampler,
+        batch_size=None,
+        num_workers=num_workers,
+        prefetch_factor=prefetch_factor if num_workers else None,
+        worker_init_fn=_init_worker,
+    )
+
+
+def _init_worker(_: int) -> None:
     """Limit a worker to one thread, and let only its parent stop it.
 
     A signal to the process group (Ctrl-C, SIGTERM of a scheduler) must not stop workers while the parent saves.

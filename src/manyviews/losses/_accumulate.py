@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import accumulate
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, autograd
@@ -57,18 +57,18 @@ class Tile(NamedTuple):
 class TileAccumulator:
     """Base class; the values of a tile have the shape (i, m, j)."""
 
+    large_tensors: ClassVar[tuple[str, ...]] = ("rows",)
+
     def __init__(self, rows: Tensor, mask: Tensor | None) -> None:
         self.rows = rows
         self.missing = None if mask is None else ~mask.T
 
     def release_tensors(self) -> tuple[Tensor, ...]:
         """Detach and return the large tensors, so that autograd can own them (`save_for_backward`)."""
-        tensors = (self.rows,)
-        del self.rows
-        return tensors
+        return tuple(vars(self).pop(name) for name in self.large_tensors)
 
     def restore_tensors(self, *tensors: Tensor) -> None:
-        (self.rows,) = tensors
+        vars(self).update(zip(self.large_tensors, tensors, strict=True))
 
     def row_block(self, tile: Tile) -> Tensor:
         return self.rows[tile.row_view, tile.rows]
@@ -89,6 +89,8 @@ class TileAccumulator:
 class SharedExpAccumulator(TileAccumulator):
     """log sum exp, with one exponential for both sides."""
 
+    large_tensors = ("rows", "cache")
+
     def __init__(self, x: Tensor, mask: Tensor | None, tiles: list[Tile], cache_bytes: int) -> None:
         rows = x.new_empty(x.shape[1], x.shape[0], x.shape[2])
         super().__init__(torch.mul(x.transpose(0, 1), SQRT_LOG2_E, out=rows), mask)
@@ -99,15 +101,6 @@ class SharedExpAccumulator(TileAccumulator):
         self.cache = x.new_empty(ends[-1] if ends else 0)
         self.max_tile_numel = max(sizes, default=0)
         self.workspace = x.new_empty(self.max_tile_numel)
-
-    def release_tensors(self) -> tuple[Tensor, ...]:
-        tensors = (*super().release_tensors(), self.cache)
-        del self.cache, self.workspace
-        return tensors
-
-    def restore_tensors(self, *tensors: Tensor) -> None:
-        rows, self.cache = tensors
-        super().restore_tensors(rows)
 
     def cached_tile(self, tile: Tile) -> Tensor | None:
         end = self.cache_offsets.get(tile.origin)
@@ -126,6 +119,7 @@ class SharedExpAccumulator(TileAccumulator):
             col_sums += values.sum(0)
 
     def finish(self, total: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        del self.workspace
         if group is not None:
             dist.all_reduce(total, group=group)
         return total.log_()
@@ -141,13 +135,13 @@ class SharedExpAccumulator(TileAccumulator):
         weight = _take_tail_view(self.weight_buffer, tile)
         row_weight = self.row_weight[tile.row_view, tile.rows, tile.col_views, None]
         torch.add(row_weight, self.col_weight[tile.row_view, tile.col_views, tile.cols], out=weight)
-        cached = self.cached_tile(tile)
-        return weight.mul_(
-            self.compute_values(tile, _take_tail_view(self.workspace, tile)) if cached is None else cached
-        )
+        values = self.cached_tile(tile)
+        if values is None:
+            values = self.compute_values(tile, _take_tail_view(self.workspace, tile))
+        return weight.mul_(values)
 
     def finish_backward(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        del self.row_weight, self.col_weight, self.weight_buffer
+        del self.row_weight, self.col_weight, self.weight_buffer, self.workspace
         return (gradient.div_(SQRT_LOG2_E),)
 
 
@@ -155,12 +149,7 @@ class StableAccumulator(TileAccumulator):
     """Sum of f, or log sum exp f with a running maximum of each sum."""
 
     def __init__(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        kernel_fn: KernelFunction,
-        parameters: tuple[Tensor, ...],
-        log_space: bool,
+        self, x: Tensor, mask: Tensor | None, kernel_fn: KernelFunction, parameters: tuple[Tensor, ...], log_space: bool
     ) -> None:
         super().__init__(x.transpose(0, 1).contiguous(), mask)
         self.kernel_fn = kernel_fn

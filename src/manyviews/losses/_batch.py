@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from manyviews.losses._distributed import RankInputs, all_gather, check_ranks_agree
+from manyviews.losses._distributed import all_gather, check_ranks_agree, encode_inputs
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 STACK_HINT = "pass separate views as a list, loss([z1, z2])"
@@ -54,11 +54,11 @@ def normalize_and_gather(
         unit_z = normalize_embeddings(z, mask)
     except (TypeError, ValueError):
         if group is not None:
-            check_ranks_agree(None, group)
+            check_ranks_agree(None, False, group)
         raise
     if group is not None:
-        local = RankInputs(z, mask is not None, labels, temperature, options)
-        if check_ranks_agree(local, group) and mask is None:
+        inputs = encode_inputs(z, labels, temperature, options)
+        if check_ranks_agree(inputs, mask is not None, group) and mask is None:
             mask = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
         unit_z = all_gather(unit_z, group)
         mask = None if mask is None else all_gather(mask, group)
@@ -78,37 +78,36 @@ def stack_views(z: Tensor | Sequence[Tensor]) -> Tensor:
             raise TypeError(f"views must be tensors (instances, dim), got {type(view).__name__} for view {i}")
         if view.dim() != 2:
             raise ValueError(f"views must be (instances, dim), got shape {tuple(view.shape)} for view {i}")
-        if view.shape != z[0].shape:
-            raise ValueError(
-                "views must have the same shape, got "
-                f"{tuple(z[0].shape)} for view 0 and {tuple(view.shape)} for view {i}"
-            )
-        if view.device != z[0].device:
-            raise ValueError(
-                f"views must be on the same device, got {z[0].device} for view 0 and {view.device} for view {i}"
-            )
+        shapes, devices = (tuple(z[0].shape), tuple(view.shape)), (z[0].device, view.device)
+        for what, (first, other) in {"have the same shape": shapes, "be on the same device": devices}.items():
+            if first != other:
+                raise ValueError(f"views must {what}, got {first} for view 0 and {other} for view {i}")
         _check_dtype(view)
     return torch.stack(list(z), 1)
 
 
 def check_embeddings(z: Tensor, mask: Tensor | None = None, labels: Tensor | None = None) -> None:
+    """Check the types, shapes and devices of embeddings (M, N, d), mask (M, N) and labels (M,)."""
     if not isinstance(z, Tensor):
         raise TypeError(f"embeddings must be a torch.Tensor, got {type(z).__name__}")
     shape = tuple(z.shape)
     if z.dim() != 3:
         raise ValueError(f"embeddings must be (instances, views, dim), got shape {shape}: {STACK_HINT}")
     if z.shape[1] < 2:
-        raise ValueError(
-            f"views must be >= 2, got {z.shape[1]} in shape {shape}: "
-            "a contrastive loss needs at least two views of each instance"
-        )
+        reason = "a contrastive loss needs at least two views of each instance"
+        raise ValueError(f"views must be >= 2, got {z.shape[1]} in shape {shape}: {reason}")
     if z.shape[2] < 1:
         raise ValueError(f"embeddings must have at least one dimension, got shape {shape}")
     _check_dtype(z)
     if mask is not None:
-        _check_mask(mask, z)
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            hint = f": {STACK_HINT}" if isinstance(mask, Tensor) and mask.shape == z.shape else ""
+            raise TypeError(f"mask must be a bool tensor (instances, views), got {_describe_dtype(mask)}{hint}")
+        _check_fits("mask", mask, "(instances, views)", z.shape[:2], z.device)
     if labels is not None:
-        _check_labels(labels, z)
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
+            raise TypeError(f"labels must be an integer tensor (instances,), got {_describe_dtype(labels)}")
+        _check_fits("labels", labels, "(instances,)", z.shape[:1], z.device)
 
 
 def _check_dtype(z: Tensor) -> None:
@@ -116,27 +115,15 @@ def _check_dtype(z: Tensor) -> None:
         raise TypeError(f"embeddings must be {', '.join(map(str, FLOATS))}, got {z.dtype}: call .float() on them")
 
 
-def _check_mask(mask: Tensor, z: Tensor) -> None:
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        hint = f": {STACK_HINT}" if isinstance(mask, Tensor) and mask.shape == z.shape else ""
-        raise TypeError(f"mask must be a bool tensor (instances, views), got {kind}{hint}")
-    if mask.shape != z.shape[:2]:
-        raise ValueError(
-            f"mask must be (instances, views) = {tuple(z.shape[:2])} like the embeddings, got {tuple(mask.shape)}"
-        )
-    if mask.device != z.device:
-        raise ValueError(f"mask is on {mask.device} but the embeddings are on {z.device}")
+def _describe_dtype(value: object) -> object:
+    return value.dtype if isinstance(value, Tensor) else type(value).__name__
 
 
-def _check_labels(labels: Tensor, z: Tensor) -> None:
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-        kind = labels.dtype if isinstance(labels, Tensor) else type(labels).__name__
-        raise TypeError(f"labels must be an integer tensor (instances,), got {kind}")
-    if labels.shape != z.shape[:1]:
-        raise ValueError(f"labels must be (instances,) = {tuple(z.shape[:1])}, got {tuple(labels.shape)}")
-    if labels.device != z.device:
-        raise ValueError(f"labels are on {labels.device} but the embeddings are on {z.device}")
+def _check_fits(name: str, value: Tensor, dims: str, shape: torch.Size, device: torch.device) -> None:
+    if value.shape != shape:
+        raise ValueError(f"{name} must be {dims} = {tuple(shape)}, got {tuple(value.shape)}")
+    if value.device != device:
+        raise ValueError(f"the {name} tensor is on {value.device} but the embeddings are on {device}")
 
 
 def normalize_embeddings(z: Tensor, mask: Tensor | None) -> Tensor:
@@ -148,23 +135,19 @@ def normalize_embeddings(z: Tensor, mask: Tensor | None) -> Tensor:
     norms = torch.linalg.vector_norm(z, dim=2, keepdim=True)
     if mask is not None:
         norms = norms.masked_fill(~mask[:, :, None], 1.0)
+    # Squares of shorter vectors lose precision.
+    min_norm = 1e3 * math.sqrt(torch.finfo(z.dtype).tiny)
     if norms.numel():
-        min_norm, max_norm = torch.stack(norms.detach().aminmax()).tolist()
-        if not (min_norm > _get_min_norm(z) and max_norm < math.inf):  # NaN too
-            raise NonFiniteInputError(_describe_bad_embedding(z, norms))
+        low, high = torch.stack(norms.detach().aminmax()).tolist()
+        if not (low > min_norm and high < math.inf):  # NaN too
+            raise NonFiniteInputError(_describe_bad_embedding(z.detach(), norms.detach().squeeze(2), min_norm))
     return z / norms
 
 
-def _get_min_norm(z: Tensor) -> float:
-    """Squares of shorter vectors lose precision."""
-    return 1e3 * math.sqrt(torch.finfo(z.dtype).tiny)
-
-
-def _describe_bad_embedding(z: Tensor, norms: Tensor) -> str:
-    norms = norms.detach().squeeze(2)
-    bad = ~((norms > _get_min_norm(z)) & (norms < math.inf))
+def _describe_bad_embedding(z: Tensor, norms: Tensor, min_norm: float) -> str:
+    bad = ~((norms > min_norm) & (norms < math.inf))
     instance, view = bad.nonzero()[0].tolist()
-    vector = z.detach()[instance, view]
+    vector = z[instance, view]
     where = f"first at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
     if vector.isnan().any():
         return f"embeddings contain NaN, {where}"

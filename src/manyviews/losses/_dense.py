@@ -9,8 +9,6 @@ Both are (M, N, N). Undefined entries are -inf = log 0: a view with itself in P,
 `compute_dense_energies` is the readable reference; `_tiled.py` computes the same energies fast and in little memory.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, autograd
@@ -34,56 +34,40 @@ def get_process_group(enabled: bool) -> dist.ProcessGroup | None:
     return None
 
 
-class RankInputs(NamedTuple):
-    """Inputs of a loss on this rank, to compare with those of the other ranks."""
-
-    z: Tensor
-    has_mask: bool
-    labels: Tensor | None
-    temperature: float | Tensor
-    options: str
-    """Text that identifies the loss and its options."""
-
-    def encode(self) -> list[int]:
-        """Integers that must be equal on all ranks, except the first (whether there is a mask)."""
-        digest = hashlib.sha256(self.options.encode()).digest()[:8]
-        temperature = struct.pack("d", float(torch.as_tensor(self.temperature).detach()))
-        return [
-            self.has_mask,
-            *self.z.shape,
-            _encode_dtype(self.z),
-            self.z.requires_grad and torch.is_grad_enabled(),
-            -1 if self.labels is None else _encode_dtype(self.labels),
-            int.from_bytes(digest, "little", signed=True),
-            int.from_bytes(temperature, "little", signed=True),
-        ]
+def encode_inputs(z: Tensor, labels: Tensor | None, temperature: float | Tensor, options: str) -> list[int]:
+    """Encode the inputs of a loss as integers that must be equal on all ranks; `options` identifies the loss."""
+    dtypes = [-1 if tensor is None else _get_dtype_code(tensor) for tensor in (z, labels)]
+    temperature = float(torch.as_tensor(temperature).detach())
+    packed = hashlib.sha256(options.encode()).digest()[:8], struct.pack("d", temperature)
+    codes = [int.from_bytes(data, "little", signed=True) for data in packed]
+    return [*z.shape, dtypes[0], z.requires_grad and torch.is_grad_enabled(), dtypes[1], *codes]
 
 
-def check_ranks_agree(local: RankInputs | None, group: dist.ProcessGroup) -> bool:
+def check_ranks_agree(inputs: list[int] | None, has_mask: bool, group: dist.ProcessGroup) -> bool:
     """Raise on every rank if one has invalid inputs (None) or inputs that differ; True if any rank has a mask.
 
     Collective: call it on every rank, also on the one that is about to raise.
     """
-    encoded = [0] * 10 if local is None else [1, *local.encode()]
+    encoded = [0] * 10 if inputs is None else [1, has_mask, *inputs]
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     packed = torch.tensor([int(value) for value in encoded], device=device)
     gathered = packed.new_empty(dist.get_world_size(group) * len(packed))
     _all_gather(gathered, packed, group)
-    if local is None:
+    if inputs is None:
         return False
     local_rank, per_rank = dist.get_rank(group), gathered.view(-1, len(packed)).tolist()
     for rank, (is_valid, _, *remote) in enumerate(per_rank):
         if not is_valid:
             raise ValueError(f"invalid input on rank {rank} (see the error of that rank)")
-        if remote[:3] != encoded[2:5]:
+        if remote[:3] != inputs[:3]:
             raise ValueError(
-                f"embeddings have shape {tuple(remote[:3])} on rank {rank} but {tuple(local.z.shape)} on rank "
+                f"embeddings have shape {tuple(remote[:3])} on rank {rank} but {tuple(inputs[:3])} on rank "
                 f"{local_rank}: every rank must have the same number of instances (drop_last=True)"
             )
-        for name, local_value, remote_value in zip(_MUST_AGREE, encoded[5:], remote[3:], strict=True):
+        for name, local_value, remote_value in zip(_MUST_AGREE, inputs[3:], remote[3:], strict=True):
             if local_value != remote_value:
                 raise ValueError(f"{name} must be the same on all ranks, but rank {rank} and rank {local_rank} differ")
-    return any(has_mask for _, has_mask, *_ in per_rank)
+    return any(mask for _, mask, *_ in per_rank)
 
 
 _MUST_AGREE = (
@@ -95,7 +79,7 @@ _MUST_AGREE = (
 )
 
 
-def _encode_dtype(tensor: Tensor) -> int:
+def _get_dtype_code(tensor: Tensor) -> int:
     return _DTYPES.index(tensor.dtype) if tensor.dtype in _DTYPES else len(_DTYPES)
 
 

@@ -1,7 +1,5 @@
 """Sums, means and log-sum-exps that ignore missing entries, with finite gradients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import is_dataclass
+from types import NoneType
 from typing import Any, Literal
 
 import torch
@@ -59,6 +60,8 @@ class MultiViewLoss(nn.Module):
     """A is the log of the sum of K over negatives; if false, the plain sum of the kernel function."""
     max_views: float = math.inf
     """Largest number of views of an instance."""
+    gaussian_only: str = ""
+    """Why the loss requires the Gaussian kernel, if it does."""
 
     def __init__(
         self,
@@ -73,16 +76,18 @@ class MultiViewLoss(nn.Module):
         super().__init__()
         check_choice("reduction", reduction, Reduction)
         check_choice("implementation", implementation, Implementation)
-        self._set_temperature(temperature, learn_temperature)
+        check_temperature(temperature)
+        if learn_temperature and isinstance(temperature, Tensor):
+            raise ValueError("learn_temperature requires a number as temperature; for a tensor, pass an nn.Parameter")
+        self._temperature = temperature if isinstance(temperature, Tensor) else float(temperature)
+        log = nn.Parameter(torch.tensor(math.log(temperature))) if learn_temperature else None
+        self.log_temperature: nn.Parameter | None = log
         self.kernel = self.check_kernel(Gaussian() if kernel is None else kernel)
-        self.reduction = reduction
-        self.gather_distributed = gather_distributed
-        self.implementation = implementation
+        self.reduction, self.implementation, self.gather_distributed = reduction, implementation, gather_distributed
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         """Losses (M,) of the instances from positives and energies (M, N, N)."""
-        shapes = f"P {tuple(P.shape)} and A {tuple(A.shape)}"
-        raise TypeError(f"{type(self).__name__} must define formula(P, A): it was called with {shapes}")
+        raise TypeError(f"{type(self).__name__} must define formula(P, A), for P {tuple(P.shape)}, A {tuple(A.shape)}")
 
     def required_energies(self, views: int) -> Tensor:
         """Which energies A[:, l, m] the formula reads, as bools (N, N)."""
@@ -101,12 +106,12 @@ class MultiViewLoss(nn.Module):
         return (P != -torch.inf).flatten(1).any(1)[:, None, None] & (A != -torch.inf)
 
     def check_kernel(self, kernel: Kernel) -> Kernel:
+        if self.gaussian_only and not isinstance(kernel, Gaussian):
+            raise ValueError(f"{type(self).__name__} requires Gaussian(), got {kernel}: {self.gaussian_only}")
         if not isinstance(kernel, PositiveKernel):
             if not hasattr(kernel, "value"):
                 raise TypeError(f"kernel must be a kernel such as Gaussian(), got {kernel!r}")
-            raise ValueError(
-                f"{kernel} may be negative, so the log of its sum is undefined: use KernelContrastiveLoss(kernel=...)"
-            )
+            raise ValueError(f"{kernel} may be negative, so its sum has no logarithm: use KernelContrastiveLoss")
         return kernel
 
     def forward(self, z: Tensor | Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
@@ -141,12 +146,12 @@ class MultiViewLoss(nn.Module):
 
     def compute_positives_and_energies(self, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
         """P and A of a batch."""
-        views = batch.z.shape[1]
+        views, name = batch.z.shape[1], type(self).__name__
         if views > self.max_views:
-            raise ValueError(
-                f"{type(self).__name__} is a loss of {self.max_views} views, got {views}: for more views use "
-                "PairwiseLoss (pwe), LeaveOneOutLoss (avg) or a multi-view loss such as MVDHELLoss"
+            hint = (
+                "for more views use PairwiseLoss (pwe), LeaveOneOutLoss (avg) or a multi-view loss such as MVDHELLoss"
             )
+            raise ValueError(f"{name} is a loss of {self.max_views} views, got {views}: {hint}")
         z, mask = self.expand_views(self.scale_by_temperature(batch.z), batch.mask)
         is_positive = self.positive_pairs(views).to(z.device)
         if mask is not None:
@@ -155,9 +160,7 @@ class MultiViewLoss(nn.Module):
         A = self.compute_energies(z, mask, self.required_energies(views), batch.group)
         has_positives = mask is not None and batch.labels is None and (P != -torch.inf).any()
         if has_positives and self.log_space and not self.has_negatives(P, A).any():
-            raise ValueError(
-                f"no two instances share the views that {type(self).__name__} contrasts: there are no negatives"
-            )
+            raise ValueError(f"no two instances share the views that {name} contrasts: there are no negatives")
         return P, A
 
     def scale_by_temperature(self, z: Tensor) -> Tensor:
@@ -165,9 +168,7 @@ class MultiViewLoss(nn.Module):
         if not isinstance(self.kernel, Gaussian):
             return z
         temperature = self.temperature
-        if isinstance(temperature, Tensor):
-            return z * temperature.to(z).rsqrt()
-        return z * temperature**-0.5
+        return z * (temperature.to(z).rsqrt() if isinstance(temperature, Tensor) else temperature**-0.5)
 
     def compute_log_kernel(self, similarity: Tensor) -> Tensor:
         """Log K from the inner products of scaled embeddings."""
@@ -183,19 +184,12 @@ class MultiViewLoss(nn.Module):
 
     @_disable_dynamo
     def compute_energies(
-        self,
-        z: Tensor,
-        mask: Tensor | None,
-        required: Tensor,
-        group: dist.ProcessGroup | None,
+        self, z: Tensor, mask: Tensor | None, required: Tensor, group: dist.ProcessGroup | None
     ) -> Tensor:
         """A (M, N, N), or plain sums, over all other instances."""
         kernel_fn, parameters = self.get_kernel_function()
-        options: dict[str, Any] = {
-            "kernel_fn": kernel_fn,
-            "parameters": tuple(p.to(z) for p in parameters),
-            "log_space": self.log_space,
-        }
+        parameters = tuple(p.to(z) for p in parameters)
+        options: dict[str, Any] = {"kernel_fn": kernel_fn, "parameters": parameters, "log_space": self.log_space}
         max_logit = 1 / float(self._temperature_tensor().detach())
         use_shared_exp = kernel_fn is None and max_logit < MAX_SAFE_LOGIT[z.dtype]
         use_dense = not use_shared_exp and group is None and z.shape[0] * z.shape[1] <= DENSE_MAX_ROWS
@@ -204,17 +198,15 @@ class MultiViewLoss(nn.Module):
         return compute_tiled_energies(z, required, mask, max_logit=max_logit * 1.001, group=group, **options)
 
     def reduce(self, losses: Tensor, counted: Tensor, batch: GatheredBatch) -> Tensor:
-        if losses.shape != counted.shape:
-            raise ValueError(
-                f"the formula of {type(self).__name__} must return a loss for each instance, {tuple(counted.shape)}, "
-                f"got {tuple(losses.shape)}"
-            )
+        name, shape, got = type(self).__name__, tuple(counted.shape), tuple(losses.shape)
+        if got != shape:
+            raise ValueError(f"the formula of {name} must return a loss for each instance, {shape}, got {got}")
         if self.reduction == "none":
             return batch.local_shard(torch.where(counted, losses, 0.0))
         if batch.mask is None:
             return losses.mean()
         if not counted.any():
-            raise ValueError(f"no instance has the views that {type(self).__name__} aligns: there are no positives")
+            raise ValueError(f"no instance has the views that {name} aligns: there are no positives")
         return masked_mean(losses, counted, 0)
 
     @property
@@ -225,21 +217,6 @@ class MultiViewLoss(nn.Module):
             return self._temperature
         return (log.float() if log.dtype in (torch.float16, torch.bfloat16) else log).exp()
 
-    def _set_temperature(self, temperature: float | Tensor, learn_temperature: bool) -> None:
-        check_temperature(temperature)
-        self.log_temperature: nn.Parameter | None = None
-        self._temperature: float | Tensor
-        if isinstance(temperature, Tensor):
-            if learn_temperature:
-                raise ValueError(
-                    "learn_temperature cannot be combined with a tensor as temperature: pass an nn.Parameter instead"
-                )
-            self._temperature = temperature
-        elif learn_temperature:
-            self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
-        else:
-            self._temperature = float(temperature)
-
     def _temperature_tensor(self) -> Tensor:
         temperature = self.temperature
         return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature, dtype=torch.float64)
@@ -248,28 +225,20 @@ class MultiViewLoss(nn.Module):
         """Text of the class and all options except the temperature; equal losses have equal texts."""
 
         def describe(value: object) -> str:  # the repr of other objects may contain their address
-            has_stable_repr = (
-                value is None or isinstance(value, (bool, int, float, str, tuple)) or dataclasses.is_dataclass(value)
-            )
+            has_stable_repr = isinstance(value, (NoneType, bool, int, float, str, tuple)) or is_dataclass(value)
             return repr(value) if has_stable_repr else type(value).__qualname__
 
-        options = {k: describe(v) for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
-        return f"{type(self).__qualname__} {options}"
+        return f"{type(self).__qualname__} { {k: describe(v) for k, v in self._list_options().items()} }"
+
+    def _list_options(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
 
     def extra_repr(self) -> str:
         """The options that define the loss."""
+        hidden = ("gather_distributed", "implementation", "equation", "reduction", "kernel", "log_temperature")
+        shown = [f"{name}={value!r}" for name, value in self._list_options().items() if name not in hidden]
         temperature = f"temperature={float(self._temperature_tensor().detach()):g}"
-        hidden = (
-            "training",
-            "gather_distributed",
-            "implementation",
-            "equation",
-            "reduction",
-            "kernel",
-            "log_temperature",
-        )
-        shown = {k: v for k, v in vars(self).items() if not k.startswith("_") and k not in hidden}
-        return ", ".join([temperature, f"kernel={self.kernel}", *(f"{k}={v!r}" for k, v in shown.items())])
+        return ", ".join([temperature, f"kernel={self.kernel}", *shown])
 
 
 def disable_autocast(z: Tensor | Sequence[Tensor]) -> AbstractContextManager[object]:

@@ -35,12 +35,7 @@ class AnchoredLoss(PairwiseLoss):
     _pair_description = "one of l, m the anchor"
 
     def __init__(
-        self,
-        temperature: float | Tensor = 0.5,
-        *,
-        anchor: int = 0,
-        pair: PairLoss = "infonce",
-        **options: Any,
+        self, temperature: float | Tensor = 0.5, *, anchor: int = 0, pair: PairLoss = "infonce", **options: Any
     ) -> None:
         super().__init__(pair, temperature, **options)
         if not isinstance(anchor, int) or anchor < 0:
@@ -65,19 +60,13 @@ class SupConLoss(NTXentLoss):
     """
 
     equation = "NT-Xent, the mean over all views of all instances of the label"
-
-    def check_kernel(self, kernel: Kernel) -> Kernel:
-        if not isinstance(kernel, Gaussian):
-            raise ValueError(f"SupConLoss requires Gaussian(), got {kernel}")
-        return kernel
+    gaussian_only = "the sum over a class is computed with inner products"
 
     def forward(self, z: Tensor | Sequence[Tensor], mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
         with disable_autocast(z):
             batch = self.prepare(z, mask, labels)
             if batch.labels is None:
-                raise ValueError(
-                    "SupConLoss requires labels, SupConLoss()(z, labels=labels): without labels use NTXentLoss (ntxent)"
-                )
+                raise ValueError("SupConLoss requires labels=labels: without labels use NTXentLoss (ntxent)")
             P, A = self.compute_positives_and_energies(batch)
             energy = masked_logsumexp(safe_logaddexp(P, A), 2)
             similarity, count = self._mean_class_similarity(batch)
@@ -124,6 +113,7 @@ class SigLIPLoss(MultiViewLoss):
 
     equation = "mean_off [softplus(-P) + sum_j softplus(s/t + bias)], P = s/t + bias"
     log_space = False
+    gaussian_only = "the logits are inner products"
 
     def __init__(
         self,
@@ -138,11 +128,6 @@ class SigLIPLoss(MultiViewLoss):
         learn = not isinstance(temperature, Tensor) if learn_temperature is None else learn_temperature
         super().__init__(temperature, learn_temperature=learn, **options)
         self.bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learn_temperature is not False)
-
-    def check_kernel(self, kernel: Kernel) -> Kernel:
-        if not isinstance(kernel, Gaussian):
-            raise ValueError(f"SigLIPLoss requires Gaussian(), got {kernel}")
-        return kernel
 
     def required_energies(self, views: int) -> Tensor:
         return ~make_view_diagonal(views)

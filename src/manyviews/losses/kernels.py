@@ -4,8 +4,6 @@ A positive kernel has a logarithm and can be used in every loss, raised to the p
 the Riesz kernel may be negative: the logarithm of their sum is undefined, so only `KernelContrastiveLoss` accepts them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -69,10 +67,7 @@ class Logarithmic:
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        _require(
-            self.s > 0 and self.beta > 0,
-            f"s and beta must be > 0, got s={self.s}, beta={self.beta}",
-        )
+        _require(self.s > 0 and self.beta > 0, f"s and beta must be > 0, got s={self.s}, beta={self.beta}")
 
     def value(self, cosine: Tensor) -> Tensor:
         return -0.5 * torch.log(self.s * squared_distance(cosine) + self.beta)

@@ -4,8 +4,6 @@
 which negatives are used. MV-InfoNCE, MV-DHEL, MV-CL1 and MV-CL2 are four settings of it. `extra.py` has more losses.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,7 +13,6 @@ from torch.nn.functional import normalize
 from manyviews.losses._batch import check_choice
 from manyviews.losses._masked import masked_logsumexp, masked_mean, masked_sum, safe_logaddexp
 from manyviews.losses.base import MultiViewLoss
-from manyviews.losses.kernels import Gaussian, Kernel
 
 ViewReduction = Literal["logsumexp", "mean", "sum"]
 Negatives = Literal["cross_view", "same_view", "all"]
@@ -86,14 +83,14 @@ class MultiViewContrastiveLoss(MultiViewLoss):
 class MVInfoNCELoss(MultiViewContrastiveLoss):
     """MV-InfoNCE: one term aligns and contrasts all views of an instance.
 
-    `same_view=True` adds negatives from the same view, as in the released code but not in the paper's equation.
+    `same_view_negatives=True` adds negatives from the same view, as in the released code but not in the equation.
 
     Examples:
         >>> loss = MVInfoNCELoss(temperature=0.5)(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
-    def __init__(self, temperature: float | Tensor = 0.5, *, same_view: bool = False, **options: Any) -> None:
-        negatives: Negatives = "all" if same_view else "cross_view"
+    def __init__(self, temperature: float | Tensor = 0.5, *, same_view_negatives: bool = False, **options: Any) -> None:
+        negatives: Negatives = "all" if same_view_negatives else "cross_view"
         super().__init__("logsumexp", "logsumexp", negatives, temperature, **options)
 
 
@@ -209,33 +206,26 @@ class LeaveOneOutLoss(PairwiseLoss):
 
     Args:
         pair: the loss of two views: "infonce", "ntxent" or "dhel".
-        normalise: normalize the mean. The paper's equation does not; the released code does so only for DHEL, whose
-            energy is defined for points on the sphere. The default is that of the released code.
+        normalize_mean: normalize the mean. The paper's equation does not; the released code, like the default, does so
+            only for DHEL, whose energy is defined for points on the sphere.
 
     Examples:
         >>> loss = LeaveOneOutLoss("dhel")(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     _pair_description = "m the mean of the others"
+    gaussian_only = "the means of views are off the sphere, where other kernels are not defined"
 
     def __init__(
         self,
         pair: PairLoss = "ntxent",
         temperature: float | Tensor = 0.5,
         *,
-        normalise: bool | None = None,
+        normalize_mean: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(pair, temperature, **options)
-        self.normalise = pair == "dhel" if normalise is None else normalise
-
-    def check_kernel(self, kernel: Kernel) -> Kernel:
-        if not isinstance(kernel, Gaussian):
-            raise ValueError(
-                f"LeaveOneOutLoss requires Gaussian(), got {kernel}: the means of views are off the sphere, "
-                "where other kernels are not defined"
-            )
-        return kernel
+        self.normalize_mean = pair == "dhel" if normalize_mean is None else normalize_mean
 
     def positive_pairs(self, views: int) -> Tensor:
         """View l and the mean of the others, which is view N + l."""
@@ -250,7 +240,7 @@ class LeaveOneOutLoss(PairwiseLoss):
             others = others * (count > 0)[:, :, None]
             mask = torch.cat([mask, count > 0], 1)
         means = others / count.clamp_min(1)[:, :, None]
-        if self.normalise:
+        if self.normalize_mean:
             # A mean of zero has no direction: it is replaced by a constant unit vector, without a gradient.
             length = means.norm(dim=2, keepdim=True)
             fallback_direction = torch.zeros_like(means[0, 0]).index_fill_(0, torch.tensor(0, device=z.device), 1.0)

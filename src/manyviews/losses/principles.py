@@ -14,19 +14,16 @@ Coupling: "direct" if a positive interacts with an energy, "indirect" if energie
     alignment pulls together), else "none": alignment and uniformity are decoupled.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import hessian, jacobian
 
 from manyviews.losses.base import MultiViewLoss
-
-Pair = tuple[int, int]
 
 DOMINANT_LOG_GAP = 40.0
 """Difference of logarithms at which the smaller term is negligible."""
@@ -75,121 +72,115 @@ def check_principles(
     formula: Callable[[Tensor, Tensor], Tensor] = loss
     if isinstance(loss, MultiViewLoss):
         formula, pairs = loss.formula, loss.positive_pairs(views)
-    default = _DependencyStructure(formula, pairs, energy_offset=1.0)
-    with_large_energies = _DependencyStructure(formula, pairs, energy_offset=DOMINANT_LOG_GAP)
+    default = _differentiate(formula, pairs, energy_offset=1.0)
+    with_large_energies = _differentiate(formula, pairs, energy_offset=DOMINANT_LOG_GAP)
     return PrinciplesReport(
-        simultaneous_alignment=_has_simultaneous_alignment(with_large_energies, len(pairs)),
-        accurate_energy=_has_accurate_energy(default, len(pairs)),
+        simultaneous_alignment=_has_simultaneous_alignment(with_large_energies),
+        accurate_energy=_has_accurate_energy(default),
         terms=_count_terms(default),
         coupling=_get_coupling_kind(default),
     )
 
 
-class _DependencyStructure:
-    """The positives and energies on which a loss depends, and those that interact, at random points."""
+class _Interactions(NamedTuple):
+    """The entries of P and A that a loss uses (NN,), and those that interact (NN, NN), as bools.
 
-    def __init__(self, formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, energy_offset: float) -> None:
-        views = len(pairs)
-        positives = [(l, m) for l, m in pairs.nonzero().tolist()]
-        energies = [(l, m) for l in range(views) for m in range(views)]
-        split, count = len(positives), len(positives) + len(energies)
-        neg_inf = torch.full((views, views), -torch.inf, dtype=torch.float64)
+    A pair of views (l, m) has the index l * N + m.
+    """
 
-        def loss(point: Tensor) -> Tensor:
-            P = neg_inf.masked_scatter(pairs, point[:split])
-            return formula(P[None], point[split:].view(1, views, views)).sum()
+    positives: Tensor
+    energies: Tensor
+    among_positives: Tensor
+    among_energies: Tensor
+    coupled: Tensor
+    """A positive (row) and an energy (column) interact."""
+    dominated: Tensor
+    """An energy (column) does not matter if a positive (row) is very close."""
 
-        generator = torch.Generator().manual_seed(0)
-        with_close_positive = torch.zeros(split, len(energies), dtype=torch.float64)
-        first = torch.zeros(count, dtype=torch.float64)
-        second = torch.zeros(count, count, dtype=torch.float64)
-        for _ in range(NUM_POINTS):
-            point = torch.randn(count, dtype=torch.float64, generator=generator)
-            point[split:] += energy_offset
-            first += torch.autograd.functional.jacobian(loss, point).abs()
-            second += torch.autograd.functional.hessian(loss, point).abs()
-            for i in range(split):
-                close = point.clone()
-                close[i] += DOMINANT_LOG_GAP
-                with_close_positive[i] += torch.autograd.functional.jacobian(loss, close).abs()[split:]
+    @property
+    def views(self) -> int:
+        return math.isqrt(len(self.positives))
 
-        if not (loss(point).isfinite() and first.isfinite().all() and second.isfinite().all()):
-            raise ValueError("the loss or a derivative is not finite: note that the diagonal of P is -inf")
-        tolerance = 1e-9 * float(first.max())
-        used = (first > tolerance).tolist()
-        interacts = second > tolerance
-        self.positives = [p for p, is_used in zip(positives, used[:split], strict=True) if is_used]
-        self.energies = {e for e, is_used in zip(energies, used[split:], strict=True) if is_used}
-        self.interacting_positives = _to_relation(positives, positives, interacts[:split, :split])
-        self.interacting_energies = _to_relation(energies, energies, interacts[split:, split:])
-        self.coupled = _to_relation(positives, energies, interacts[:split, split:])
-        self.dominated = _to_relation(positives, energies, with_close_positive <= tolerance)
+    def list_other_pairs(self, view: int) -> list[int]:
+        """The pairs of a view and each other view."""
+        return [view * self.views + m for m in range(self.views) if m != view]
+
+    def find_groups(self) -> Tensor:
+        """Groups (G, NN) of positives that interact, directly or through others."""
+        reached = self.among_positives | torch.eye(len(self.positives), dtype=torch.bool)
+        for _ in range(self.views):  # each round doubles the length of the paths
+            reached = (reached.double() @ reached.double()) > 0
+        return reached[self.positives].unique(dim=0)
 
 
-Relation = dict[Pair, set[Pair]]
+def _differentiate(formula: Callable[[Tensor, Tensor], Tensor], pairs: Tensor, energy_offset: float) -> _Interactions:
+    """Differentiate a formula at random points; `pairs` (N, N) are the positives."""
+    views = len(pairs)
+    split, size = int(pairs.sum()), views**2
+    count = split + size
+    neg_inf = torch.full((views, views), -torch.inf, dtype=torch.float64)
+
+    def loss(point: Tensor) -> Tensor:
+        P = neg_inf.masked_scatter(pairs, point[:split])
+        return formula(P[None], point[split:].view(1, views, views)).sum()
+
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.zeros(count, dtype=torch.float64), torch.zeros(count, count, dtype=torch.float64)
+    with_close_positive = torch.zeros(split, size, dtype=torch.float64)
+    for _ in range(NUM_POINTS):
+        point = torch.randn(count, dtype=torch.float64, generator=generator)
+        point[split:] += energy_offset
+        first += jacobian(loss, point).abs()
+        second += hessian(loss, point).abs()
+        for i in range(split):
+            close = point.clone()
+            close[i] += DOMINANT_LOG_GAP
+            with_close_positive[i] += jacobian(loss, close).abs()[split:]
+    if not (loss(point).isfinite() and first.isfinite().all() and second.isfinite().all()):
+        raise ValueError("the loss or a derivative is not finite: note that the diagonal of P is -inf")
+    tolerance = 1e-9 * float(first.max())
+    # From the variables at which the formula is differentiated to all pairs of views.
+    index = torch.cat([pairs.flatten(), torch.ones(size, dtype=torch.bool)]).nonzero().squeeze(1)
+    used = torch.zeros(2 * size, dtype=torch.bool).index_put((index,), first > tolerance)
+    interacts = torch.zeros(2 * size, 2 * size, dtype=torch.bool)
+    interacts[index[:, None], index] = second > tolerance
+    dominated = torch.zeros(size, size, dtype=torch.bool)
+    dominated[pairs.flatten()] = with_close_positive <= tolerance
+    return _Interactions(
+        used[:size], used[size:], interacts[:size, :size], interacts[size:, size:], interacts[:size, size:], dominated
+    )
 
 
-def _to_relation(rows: list[Pair], columns: list[Pair], matrix: Tensor) -> Relation:
-    return {
-        row: {column for column, value in zip(columns, values, strict=True) if value}
-        for row, values in zip(rows, matrix.tolist(), strict=True)
-    }
+def _has_simultaneous_alignment(interactions: _Interactions) -> bool:
+    groups = interactions.find_groups()
+    return all(bool(groups[:, interactions.list_other_pairs(l)].all(1).any()) for l in range(interactions.views))
 
 
-def _find_connected_components(pairs: list[Pair], relation: Relation) -> list[frozenset[Pair]]:
-    groups: list[frozenset[Pair]] = []
-    remaining = set(pairs)
-    while remaining:
-        group: set[Pair] = set()
-        reached = {min(remaining)}
-        while reached:
-            group |= reached
-            reached = {n for r in reached for n in relation[r]} - group
-        groups.append(frozenset(group))
-        remaining -= group
-    return groups
+def _has_accurate_energy(interactions: _Interactions) -> bool:
+    used = interactions.energies.view(interactions.views, -1)
+    for view, m in used.nonzero().tolist():
+        if used[view].nonzero().tolist() == [[view]]:
+            continue
+        energy, others = view * interactions.views + m, interactions.list_other_pairs(view)
+        in_one_sum = all(pair == energy or interactions.among_energies[energy, pair] for pair in others)
+        if not in_one_sum or not interactions.dominated[others, energy].all():
+            return False
+    return bool(used.any())
 
 
-def _collect_views(pairs: set[Pair] | frozenset[Pair]) -> set[int]:
-    return {view for pair in pairs for view in pair}
-
-
-def _count_terms(structure: _DependencyStructure) -> int:
-    terms: set[frozenset[object]] = set()
-    for group in _find_connected_components(structure.positives, structure.interacting_positives):
-        energies = {energy for positive in group for energy in structure.coupled[positive]}
-        if _collect_views(energies) <= _collect_views(group):
-            terms.add(frozenset(frozenset(positive) for positive in group))
-        else:
-            terms.add(frozenset(group))
+def _count_terms(interactions: _Interactions) -> int:
+    terms = set()
+    for group in interactions.find_groups():
+        positives = group.view(interactions.views, -1)
+        energies = interactions.coupled[group].any(0).view(interactions.views, -1)
+        reads_only_its_views = set(energies.nonzero().flatten().tolist()) <= set(positives.nonzero().flatten().tolist())
+        term = positives | positives.T if reads_only_its_views else positives
+        terms.add((reads_only_its_views, *term.flatten().tolist()))
     return len(terms)
 
 
-def _list_other_pairs(view: int, views: int) -> set[Pair]:
-    return {(view, m) for m in range(views) if m != view}
-
-
-def _has_simultaneous_alignment(structure: _DependencyStructure, views: int) -> bool:
-    groups = _find_connected_components(structure.positives, structure.interacting_positives)
-    return all(any(_list_other_pairs(l, views) <= group for group in groups) for l in range(views))
-
-
-def _has_accurate_energy(structure: _DependencyStructure, views: int) -> bool:
-    for energy in structure.energies:
-        view = energy[0]
-        used = {e for e in structure.energies if e[0] == view}
-        if used == {(view, view)}:
-            continue
-        others = _list_other_pairs(view, views)
-        complete = others <= structure.interacting_energies[energy] | {energy} and all(
-            energy in structure.dominated.get(positive, ()) for positive in others
-        )
-        if not complete:
-            return False
-    return bool(structure.energies)
-
-
-def _get_coupling_kind(structure: _DependencyStructure) -> Literal["direct", "indirect", "none"]:
-    if any(structure.coupled.values()):
+def _get_coupling_kind(interactions: _Interactions) -> Literal["direct", "indirect", "none"]:
+    if interactions.coupled.any():
         return "direct"
-    return "indirect" if any(l != m for l, m in structure.energies) else "none"
+    between_views = interactions.energies.view(interactions.views, -1) & ~torch.eye(interactions.views).bool()
+    return "indirect" if between_views.any() else "none"

@@ -1,7 +1,5 @@
 """Supervised loss, the baseline of contrastive training."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 

@@ -3,6 +3,7 @@
 from manyviews.metrics.geometry import GEOMETRY_HELP as GEOMETRY_HELP
 from manyviews.metrics.geometry import alignment as alignment
 from manyviews.metrics.geometry import compute_geometry as compute_geometry
+from manyviews.metrics.geometry import make_sphere_angle_grid as make_sphere_angle_grid
 from manyviews.metrics.geometry import numerical_rank as numerical_rank
 from manyviews.metrics.geometry import rankme as rankme
 from manyviews.metrics.geometry import spectrum as spectrum

@@ -4,10 +4,8 @@
 no direction and count as one and the same point.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -28,32 +26,12 @@ GEOMETRY_HELP = {
 """Short explanation of each metric."""
 
 
-def compute_geometry(z: Tensor) -> dict[str, Any]:
-    """Compute all metrics of embeddings (M, N, d) as JSON values.
-
-    `recall_at_1` is the fraction of instances whose second view is the nearest second view to their first view.
-
-    Examples:
-        >>> compute_geometry(torch.eye(4)[:, None].expand(4, 2, 4))["alignment"]
-        0.0
-    """
-    return {
-        "alignment": alignment(z).item(),
-        "uniformity": uniformity(z).item(),
-        "wasserstein": wasserstein_uniformity(z).item(),
-        "rank": numerical_rank(z),
-        "rankme": rankme(z).item(),
-        "dimensions": z.shape[2],
-        "recall_at_1": compute_retrieval(z[:, 0], z[:, 1], ks=[1])["recall@1"],
-        "spectrum": spectrum(z).tolist(),
-    }
-
-
-BLOCK = 1024
-COLUMNS = 8192
+ROW_BLOCK, COLUMN_BLOCK = 1024, 8192
 """Rows and columns of a block of cosines; fewer than 2^24 elements, up to which float32 counts exactly."""
-BINS = 2**14
+NUM_BINS = 2**14
 """Histogram bins of cosines from -1 to 1."""
+NUM_ANGLES = 2**16
+"""Intervals of the grid of angles from 0 to pi."""
 
 
 def alignment(z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -97,38 +75,38 @@ def wasserstein_uniformity(z: Tensor, mask: Tensor | None = None) -> Tensor:
 
     The cosine of two uniform points on the sphere in d dimensions has a density proportional to
     (1 - x^2)^((d - 3) / 2), so nothing is sampled. The distance is 0 for uniform points and about 1 if all points
-    coincide. Cosines are binned in steps of 2 / BINS.
+    coincide. Cosines are binned in steps of 2 / NUM_BINS.
 
     Examples:
         >>> round(wasserstein_uniformity(torch.ones(5, 2, 64)).item(), 3)
         1.0
     """
     z, mask = _normalize(z, mask)
-    counts = torch.zeros(BINS, dtype=torch.float64)
+    counts = torch.zeros(NUM_BINS, dtype=torch.float64)
     for cosine, weight in _iterate_cosine_blocks(z, mask):
-        counts += weight * _to_float64(torch.histc(cosine.clamp_(-1, 1), BINS, -1, 1)).cpu()
+        counts += weight * _to_float64(torch.histc(cosine.clamp_(-1, 1), NUM_BINS, -1, 1)).cpu()
     cdf = torch.cat([counts.new_zeros(1), counts.cumsum(0) / counts.sum()])
-    gap = cdf - compute_sphere_cosine_cdf(z.shape[2], torch.linspace(-1, 1, BINS + 1, dtype=torch.float64))
-    return _integrate_trapezoid(gap[:-1], gap[1:]).sum().mul(2 / BINS).to(z)
+    gap = cdf - compute_sphere_cosine_cdf(z.shape[2], torch.linspace(-1, 1, NUM_BINS + 1, dtype=torch.float64))
+    return _integrate_trapezoid(gap[:-1], gap[1:]).sum().mul(2 / NUM_BINS).to(z)
 
 
 def compute_sphere_cosine_cdf(dim: int, x: Tensor) -> Tensor:
-    """Return the probability that two uniform points on the sphere in `dim` dimensions have a cosine <= x (float64).
-
-    Examples:
-        >>> compute_sphere_cosine_cdf(3, torch.tensor([-1.0, 0.5, 1.0], dtype=torch.float64))
-        tensor([0.0000, 0.7500, 1.0000], dtype=torch.float64)
-    """
+    """Return the probability that two uniform points on the sphere in `dim` dimensions have a cosine <= x (float64)."""
     if dim < 2:
         raise ValueError(f"dim must be >= 2 for cosines between -1 and 1, got {dim}")
-    # As a function of the angle the density is sin^(d-2), without a singularity, so the trapezoidal rule is accurate.
-    angle = torch.linspace(0, torch.pi, 2**16 + 1, dtype=torch.float64, device=x.device)
-    density = angle.sin().clamp_min(0).pow(dim - 2)
-    mass = torch.cumulative_trapezoid(density, angle)
+    # The density of the angle has no singularity, unlike that of the cosine, so the trapezoidal rule is accurate.
+    angle, log_density = make_sphere_angle_grid(dim, x.device)
+    mass = torch.cumulative_trapezoid(log_density.exp(), angle)
     mass = torch.cat([mass.new_zeros(1), mass]) / mass[-1]
-    position = x.clamp(-1, 1).acos() / torch.pi * 2**16
-    low = position.floor().long().clamp(max=2**16 - 1)
+    position = x.clamp(-1, 1).acos() / torch.pi * NUM_ANGLES
+    low = position.floor().long().clamp(max=NUM_ANGLES - 1)
     return 1 - torch.lerp(mass[low], mass[low + 1], position - low)
+
+
+def make_sphere_angle_grid(dim: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """Return angles from 0 to pi, and the log of their density sin^(dim - 2) for two uniform points (float64)."""
+    angle = torch.linspace(0, torch.pi, NUM_ANGLES + 1, dtype=torch.float64, device=device)
+    return angle, (dim - 2) * angle.sin().clamp_min(1e-300).log()
 
 
 def spectrum(z: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -138,9 +116,8 @@ def spectrum(z: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> spectrum(torch.eye(4)[:, None])
         tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
-    rows = _select_valid_rows(z, mask)
     # From the d x d matrix; float64 keeps float32 precision after the square root.
-    return _eigenvalues(rows.T @ rows / len(rows)).sqrt().to(z)
+    return _compute_second_moments(_select_valid(z, mask)).sqrt().to(z)
 
 
 def numerical_rank(z: Tensor, mask: Tensor | None = None) -> int:
@@ -150,11 +127,10 @@ def numerical_rank(z: Tensor, mask: Tensor | None = None) -> int:
         >>> numerical_rank(torch.randn(100, 4, 16))
         16
     """
-    rows = _select_valid_rows(z, mask)
-    rows = rows - rows.mean(0)
-    values = _eigenvalues(rows.T @ rows / len(rows))
-    # Rows have unit length: a covariance of rounding errors alone has rank 0.
-    tolerance = torch.finfo(torch.float32).eps * rows.shape[1] * values[0].clamp_min(1e-6)
+    embeddings = _select_valid(z, mask)
+    values = _compute_second_moments(embeddings - embeddings.mean(0))
+    # Embeddings have unit length: a covariance of rounding errors alone has rank 0.
+    tolerance = torch.finfo(torch.float32).eps * z.shape[2] * values[0].clamp_min(1e-6)
     return int((values > tolerance).sum())
 
 
@@ -169,27 +145,56 @@ def rankme(z: Tensor, mask: Tensor | None = None) -> Tensor:
     return torch.special.entr(values / values.sum()).sum().exp().to(z)
 
 
+def _compute_recall(z: Tensor, mask: Tensor | None) -> float:
+    return compute_retrieval(z[:, 0], z[:, 1], [1], None if mask is None else mask[:, :2].all(1))["recall_at_1"]
+
+
+GEOMETRY_METRICS: dict[str, Callable[[Tensor, Tensor | None], Tensor | float]] = {
+    "alignment": alignment,
+    "uniformity": uniformity,
+    "wasserstein": wasserstein_uniformity,
+    "rank": numerical_rank,
+    "rankme": rankme,
+    "dimensions": lambda z, _: z.shape[2],
+    "recall_at_1": _compute_recall,
+    "spectrum": spectrum,
+}
+
+
+def compute_geometry(
+    z: Tensor, mask: Tensor | None = None, metrics: Iterable[str] = tuple(GEOMETRY_METRICS)
+) -> dict[str, Any]:
+    """Compute metrics of embeddings (M, N, d) as JSON values; `mask` (M, N) is true where a view exists.
+
+    `alignment` is None if no instance has two views. `recall_at_1` is the fraction of instances whose second view is the
+    nearest second view to their first view.
+
+    Examples:
+        >>> compute_geometry(torch.eye(4)[:, None].expand(4, 2, 4), metrics=["alignment", "rank"])
+        {'alignment': 0.0, 'rank': 3}
+    """
+    has_pairs = mask is None or bool((mask.sum(1) >= 2).any())
+    values = {n: GEOMETRY_METRICS[n](z, mask) if has_pairs or n != "alignment" else None for n in metrics}
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
 def _iterate_cosine_blocks(z: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, float]]:
     """Iterate over blocks of cosines (a, b) of different instances in the same view, and their weights.
 
     A pair occurs once with weight 1, or twice with weight 1/2 in diagonal blocks. The caller may modify the blocks.
     """
-    is_empty = True
     views = [z[mask[:, i], i] for i in range(z.shape[1])]
-    blocks = [(view, first) for view in views for first in range(0, len(view), BLOCK)]
-    for view, first in track(blocks, "blocks of pairwise cosines", len(blocks)):
-        rows = view[first : first + BLOCK]
-        square = rows @ rows.T
-        size = len(rows)
-        if size > 1:
-            is_empty = False
-            # Remove the diagonal: skip the first element, then drop the last of every size + 1.
-            yield square.flatten()[1:].view(size - 1, size + 1)[:, :-1].contiguous(), 0.5
-        for start in range(first + BLOCK, len(view), COLUMNS):
-            is_empty = False
-            yield rows @ view[start : start + COLUMNS].T, 1.0
-    if is_empty:
+    if not any(len(view) > 1 for view in views):
         raise ValueError(f"at least two instances with the same view are required, got {tuple(z.shape)}")
+    blocks = [(view, first) for view in views for first in range(0, len(view), ROW_BLOCK)]
+    for view, first in track(blocks, "blocks of pairwise cosines", len(blocks)):
+        block = view[first : first + ROW_BLOCK]
+        size = len(block)
+        if size > 1:
+            # Remove the diagonal: skip the first element, then drop the last of every size + 1.
+            yield (block @ block.T).flatten()[1:].view(size - 1, size + 1)[:, :-1].contiguous(), 0.5
+        for start in range(first + ROW_BLOCK, len(view), COLUMN_BLOCK):
+            yield block @ view[start : start + COLUMN_BLOCK].T, 1.0
 
 
 def _integrate_trapezoid(a: Tensor, b: Tensor) -> Tensor:
@@ -198,11 +203,12 @@ def _integrate_trapezoid(a: Tensor, b: Tensor) -> Tensor:
     return torch.where(a * b < 0, crossing, (a + b).abs() / 2)
 
 
-def _eigenvalues(matrix: Tensor) -> Tensor:
-    return torch.linalg.eigvalsh(matrix).flip(0).clamp_min(0)
+def _compute_second_moments(x: Tensor) -> Tensor:
+    """Return the second moments (d,) of vectors (n, d) along their principal axes, in descending order."""
+    return torch.linalg.eigvalsh(x.T @ x / len(x)).flip(0).clamp_min(0)
 
 
-def _select_valid_rows(z: Tensor, mask: Tensor | None) -> Tensor:
+def _select_valid(z: Tensor, mask: Tensor | None) -> Tensor:
     z, mask = _normalize(z, mask)
     return _to_float64(z[mask])
 

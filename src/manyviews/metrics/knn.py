@@ -1,7 +1,5 @@
 """Weighted k-nearest-neighbor classification (Wu et al. 2018): exact, in blocks."""
 
-from __future__ import annotations
-
 import re
 
 import torch
@@ -34,7 +32,7 @@ def knn_classify(
         train: training representations (n, d).
         labels: classes (n,), from 0.
         test: representations (m, d).
-        k: number of neighbors; default: `choose_k(labels)`; at most n.
+        k: number of neighbors, at most n; default: `choose_k(labels)`.
         temperature: temperature of the weights.
         num_classes: number of classes; default: the largest label + 1.
 
@@ -56,7 +54,7 @@ def knn_classify(
     count = int(labels.max()) + 1 if num_classes is None else num_classes
     predictions = []
     for block in track(test.split(QUERY_BLOCK), "nearest neighbors", len(test), len):
-        queries = _normalize(block)
+        queries = normalize(block.float(), dim=1)
         cosine, nearest = _find_nearest(queries, train, k)
         votes = queries.new_zeros(len(queries), count)
         votes.scatter_add_(1, labels[nearest], torch.exp((cosine - 1) / temperature))
@@ -88,9 +86,14 @@ def choose_k(labels: Tensor, data: DatasetDict | None = None, k: int | None = No
 
 
 def score_knn(
-    train: Tensor, labels: Tensor, test: Tensor, answers: Tensor, data: DatasetDict | None = None, k: int | None = None
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    data: DatasetDict | None = None,
+    k: int | None = None,
 ) -> dict[str, float]:
-    """Return the accuracy of `knn_classify` on test representations (m, d) with labels `answers` (m,), and k.
+    """Return the accuracy of `knn_classify` on test representations (m, d) with labels (m,), and k.
 
     Examples:
         >>> h, labels = torch.eye(4), torch.arange(4)
@@ -99,29 +102,28 @@ def score_knn(
     """
     k = choose_k(labels, data, k)
     predictions = knn_classify(train, labels, test, k=k)
-    return {"knn": int((predictions == answers.to(predictions.device)).sum()) / len(answers), "knn_k": k}
-
-
-def _normalize(h: Tensor) -> Tensor:
-    """Normalize one block: a normalized copy of a large training set would not fit into memory."""
-    return normalize(h.float(), dim=1)
+    return {"knn": int((predictions == test_labels.to(predictions.device)).sum()) / len(test_labels), "knn_k": k}
 
 
 def _find_nearest(queries: Tensor, train: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return cosines and indices (q, k) of the nearest neighbors; ties go to the lowest index."""
-    cosines, indices, offset = [], [], 0
-    for block in train.split(KEY_BLOCK):
+
+    def compute_cosines(queries: Tensor, block: Tensor) -> Tensor:
+        # One block at a time: a normalized copy of a large training set would not fit into memory.
+        return queries @ normalize(block.float(), dim=1).T
+
+    cosines, indices = [], []
+    for i, block in enumerate(train.split(KEY_BLOCK)):
         # k + 1 neighbors show whether the k-th is tied with one that was not selected.
-        cosine, index = (queries @ _normalize(block).T).topk(min(k + 1, len(block)))
+        cosine, index = compute_cosines(queries, block).topk(min(k + 1, len(block)))
         cosines.append(cosine)
-        indices.append(index + offset)
-        offset += len(block)
+        indices.append(index + i * KEY_BLOCK)
     cosine, best = torch.cat(cosines, 1).topk(min(k + 1, len(train)))
     index = torch.cat(indices, 1).gather(1, best)
     if k < len(train):
         ties = (cosine[:, k - 1] == cosine[:, k]).nonzero().squeeze(1)
         for chunk in ties.split(max(1, QUERY_BLOCK * KEY_BLOCK // len(train))):
-            all_cosines = torch.cat([queries[chunk] @ _normalize(block).T for block in train.split(KEY_BLOCK)], 1)
+            all_cosines = torch.cat([compute_cosines(queries[chunk], block) for block in train.split(KEY_BLOCK)], 1)
             index[chunk, :k] = all_cosines.argsort(dim=1, descending=True, stable=True)[:, :k]
             cosine[chunk, :k] = all_cosines.gather(1, index[chunk, :k])
     return cosine[:, :k], index[:, :k]

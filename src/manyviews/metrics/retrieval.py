@@ -1,7 +1,5 @@
 """Retrieval of another view of an instance among the views of all instances."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -34,24 +32,21 @@ def compute_retrieval(
         {'recall@1': 1.0, 'median_rank': 1.0}
     """
     if queries.dim() != 2 or queries.shape != gallery.shape:
-        raise ValueError(
-            f"queries and gallery must both be (M, d), got {tuple(queries.shape)} and {tuple(gallery.shape)}"
-        )
+        got = f"{tuple(queries.shape)} and {tuple(gallery.shape)}"
+        raise ValueError(f"queries and gallery must both be (M, d), got {got}")
     if mask is not None:
         if mask.dtype != torch.bool or mask.shape != queries.shape[:1]:
             raise ValueError(f"mask must be bool (M,) = ({len(queries)},), got {mask.dtype} {tuple(mask.shape)}")
         queries, gallery = queries[mask], gallery[mask]
     if not len(queries) or not ks or min(ks) < 1:
-        raise ValueError(
-            f"retrieval needs at least one instance and k >= 1, got {len(queries)} instances and k {tuple(ks)}"
-        )
+        got = f"{len(queries)} instances and k {tuple(ks)}"
+        raise ValueError(f"retrieval needs at least one instance and k >= 1, got {got}")
     check_finite("queries", queries)
     check_finite("gallery", gallery)
     queries, gallery = normalize(queries.float(), dim=1), normalize(gallery.float(), dim=1)
     ranks = []
-    for first in track(
-        range(0, len(queries), RETRIEVAL_BLOCK), "blocks of queries", -(-len(queries) // RETRIEVAL_BLOCK)
-    ):
+    blocks = range(0, len(queries), RETRIEVAL_BLOCK)
+    for first in track(blocks, "blocks of queries", len(blocks)):
         cosine = queries[first : first + RETRIEVAL_BLOCK] @ gallery.T
         positive = cosine.diagonal(first).unsqueeze(1)
         ranks.append((cosine >= positive).sum(1))

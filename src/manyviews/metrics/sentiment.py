@@ -6,8 +6,6 @@ instances), `Acc_5` and `Acc_7` (clipped to [-2, 2] and [-3, 3], then rounded ha
 (thresholds -0.7, -0.1, 0.1 and 0.7). F1 is the mean of the F1 of the classes, weighted by their number of instances.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -20,108 +18,99 @@ SIMS_CUTS = {"Mult_acc_2": (0.0,), "Mult_acc_3": (-0.1, 0.1), "Mult_acc_5": (-0.
 """Thresholds of CH-SIMS; each class includes its upper threshold."""
 
 
-def compute_sentiment_metrics(predictions: Tensor, truth: Tensor, scale: SentimentScale = "mosi") -> dict[str, float]:
-    """Compute all metrics of a scale for predictions and truth (n,).
+def compute_sentiment_metrics(predictions: Tensor, targets: Tensor, scale: SentimentScale = "mosi") -> dict[str, float]:
+    """Compute all metrics of a scale for predictions and targets (n,).
 
-    `Corr` is Pearson's correlation, and 0 if predictions or truth are constant. `Non0_acc_2` and `Non0_F1` are absent
+    `Corr` is Pearson's correlation, and 0 if predictions or targets are constant. `Non0_acc_2` and `Non0_F1` are absent
     if every instance is neutral.
 
     Examples:
-        >>> truth = torch.tensor([-1.0, 0.0, 2.0, 0.5])
-        >>> metrics = compute_sentiment_metrics(torch.tensor([-0.5, 0.2, 2.2, -0.1]), truth)
+        >>> targets = torch.tensor([-1.0, 0.0, 2.0, 0.5])
+        >>> metrics = compute_sentiment_metrics(torch.tensor([-0.5, 0.2, 2.2, -0.1]), targets)
         >>> metrics["Has0_acc_2"], round(metrics["MAE"], 3), round(metrics["Non0_acc_2"], 3)
         (0.75, 0.375, 0.667)
     """
-    predictions, truth = _to_float64(predictions, truth)
-    classes = _bin_classes(predictions, truth, scale)
-    if scale == "sims":
-        predictions, truth = predictions.clamp(-1, 1), truth.clamp(-1, 1)
-    scores = {name: _compute_accuracy(*pair) for name, pair in classes.items()}
-    scores |= {
-        _get_f1_name(name): compute_weighted_f1(*pair) for name, pair in classes.items() if name.endswith("acc_2")
-    }
-    return {**scores, **compute_regression_metrics(predictions, truth)}
+    predictions, targets = _to_float64(predictions, targets)
+    scores = _score_classes(_bin_classes(predictions, targets, scale))
+    clip = _get_clip(scale)
+    return {**scores, **compute_regression_metrics(predictions.clamp(-clip, clip), targets.clamp(-clip, clip))}
 
 
-def compute_majority_baseline(train: Tensor, truth: Tensor, scale: SentimentScale = "mosi") -> dict[str, float]:
+def compute_majority_baseline(train: Tensor, targets: Tensor, scale: SentimentScale = "mosi") -> dict[str, float]:
     """Compute the same metrics for constant predictions: the majority class and the median of training labels (m,).
 
     Examples:
         >>> compute_majority_baseline(torch.tensor([1.0, 2.0, -1.0]), torch.tensor([1.0, -1.0]))["Has0_acc_2"]
         0.5
     """
-    labels, truth = _to_float64(train, train)[0], _to_float64(truth, truth)[0]
-    train_classes, test_classes = _bin_classes(labels, labels, scale), _bin_classes(truth, truth, scale)
-    scores: dict[str, float] = {}
-    for name, (_, test) in test_classes.items():
+    (train, _), (targets, _) = _to_float64(train, train), _to_float64(targets, targets)
+    train_classes, classes = _bin_classes(train, train, scale), _bin_classes(targets, targets, scale)
+    for name, (_, test) in classes.items():
         majority = train_classes[name][1].mode().values if name in train_classes else test.new_zeros(())
-        scores[name] = _compute_accuracy(majority.expand_as(test), test)
-        if name.endswith("acc_2"):
-            scores[_get_f1_name(name)] = compute_weighted_f1(majority.expand_as(test), test)
-    clip = 1.0 if scale == "sims" else torch.inf
-    error = (truth.clamp(-clip, clip) - labels.clamp(-clip, clip).median()).abs().mean().item()
-    return {**scores, "MAE": error, "Corr": 0.0}
+        classes[name] = majority.expand_as(test), test
+    clip = _get_clip(scale)
+    error = (targets.clamp(-clip, clip) - train.clamp(-clip, clip).median()).abs().mean().item()
+    return {**_score_classes(classes), "MAE": error, "Corr": 0.0}
 
 
-def _to_float64(predictions: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    if predictions.shape != truth.shape or truth.dim() != 1 or not len(truth):
-        shapes = f"{tuple(predictions.shape)} and {tuple(truth.shape)}"
-        raise ValueError(f"predictions and truth must both be (n,), got {shapes}")
+def _to_float64(predictions: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    if predictions.shape != targets.shape or targets.dim() != 1 or not len(targets):
+        shapes = f"{tuple(predictions.shape)} and {tuple(targets.shape)}"
+        raise ValueError(f"predictions and targets must both be (n,), got {shapes}")
     check_finite("predictions", predictions.float())
-    check_finite("truth", truth.float())
+    check_finite("targets", targets.float())
     # Round to float32 like the thresholds, so that 0.1 is not above 0.1.
-    return predictions.detach().cpu().float().double(), truth.detach().cpu().float().double()
+    return predictions.detach().cpu().float().double(), targets.detach().cpu().float().double()
 
 
-def _bin_classes(predictions: Tensor, truth: Tensor, scale: SentimentScale) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the classes of predictions and truth for each accuracy."""
+def _bin_classes(predictions: Tensor, targets: Tensor, scale: SentimentScale) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the classes of predictions and targets for each accuracy."""
     if scale == "sims":
-        pair = predictions.clamp(-1, 1), truth.clamp(-1, 1)
+        pair = predictions.clamp(-1, 1), targets.clamp(-1, 1)
         cuts = {name: torch.tensor(values).double() for name, values in SIMS_CUTS.items()}
         return {name: (torch.bucketize(pair[0], at), torch.bucketize(pair[1], at)) for name, at in cuts.items()}
     if scale != "mosi":
         raise ValueError(f"scale must be mosi or sims, got {scale!r}")
-    not_neutral = truth != 0
-    classes = {"Has0_acc_2": (predictions >= 0, truth >= 0)}
+    not_neutral = targets != 0
+    classes = {"Has0_acc_2": (predictions >= 0, targets >= 0)}
     if not_neutral.any():
-        classes["Non0_acc_2"] = predictions[not_neutral] > 0, truth[not_neutral] > 0
+        classes["Non0_acc_2"] = predictions[not_neutral] > 0, targets[not_neutral] > 0
     for name, limit in (("Acc_5", 2), ("Acc_7", 3)):
-        classes[name] = predictions.clamp(-limit, limit).round(), truth.clamp(-limit, limit).round()
+        classes[name] = predictions.clamp(-limit, limit).round(), targets.clamp(-limit, limit).round()
     return {name: (one.long(), other.long()) for name, (one, other) in classes.items()}
 
 
-def _get_f1_name(accuracy: str) -> str:
-    return "F1" if accuracy.startswith("Mult") else accuracy.replace("acc_2", "F1")
+def _get_clip(scale: SentimentScale) -> float:
+    return 1.0 if scale == "sims" else torch.inf
 
 
-def _compute_accuracy(predictions: Tensor, truth: Tensor) -> float:
-    return (predictions == truth).double().mean().item()
+def _score_classes(classes: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Return each accuracy, and the F1 of the binary ones, from classes of predictions and targets."""
+    scores = {name: (one == other).double().mean().item() for name, (one, other) in classes.items()}
+    for name in [name for name in classes if name.endswith("acc_2")]:
+        scores["F1" if name.startswith("Mult") else name.replace("acc_2", "F1")] = compute_weighted_f1(*classes[name])
+    return scores
 
 
-def compute_regression_metrics(predictions: Tensor, truth: Tensor) -> dict[str, float]:
+def compute_regression_metrics(predictions: Tensor, targets: Tensor) -> dict[str, float]:
     """Compute the mean absolute error and Pearson's correlation of predictions (n,) with regression targets (n,).
 
     Examples:
         >>> compute_regression_metrics(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]))["MAE"]
         0.5
     """
-    predictions, truth = _to_float64(predictions, truth)
-    return {"MAE": (predictions - truth).abs().mean().item(), "Corr": _compute_correlation(predictions, truth)}
+    predictions, targets = _to_float64(predictions, targets)
+    error = (predictions - targets).abs().mean().item()
+    one, other = predictions - predictions.mean(), targets - targets.mean()
+    size = one.norm() * other.norm()
+    return {"MAE": error, "Corr": (one @ other / size).item() if size > 0 else 0.0}
 
 
-def compute_weighted_f1(predictions: Tensor, truth: Tensor) -> float:
+def compute_weighted_f1(predictions: Tensor, targets: Tensor) -> float:
     """Return the mean F1 of the classes (n,), weighted by their number of instances."""
     total = 0.0
-    for label in truth.unique():
-        both, either = (
-            ((predictions == label) & (truth == label)).sum(),
-            (predictions == label).sum() + (truth == label).sum(),
-        )
-        total += (2 * both / either).item() * int((truth == label).sum())
-    return total / len(truth)
-
-
-def _compute_correlation(predictions: Tensor, truth: Tensor) -> float:
-    one, other = predictions - predictions.mean(), truth - truth.mean()
-    size = one.norm() * other.norm()
-    return (one @ other / size).item() if size > 0 else 0.0
+    for label in targets.unique():
+        is_predicted, is_true = predictions == label, targets == label
+        f1 = 2 * (is_predicted & is_true).sum() / (is_predicted.sum() + is_true.sum())
+        total += f1.item() * int(is_true.sum())
+    return total / len(targets)

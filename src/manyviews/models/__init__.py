@@ -4,6 +4,7 @@ from manyviews.models.embedder import Embedder as Embedder
 from manyviews.models.embedder import EmbedderOutput as EmbedderOutput
 from manyviews.models.embedder import ProjectionHead as ProjectionHead
 from manyviews.models.encoders import ENCODERS as ENCODERS
+from manyviews.models.encoders import eval_mode as eval_mode
 from manyviews.models.encoders import get_encoder as get_encoder
 from manyviews.models.encoders import get_representation_dim as get_representation_dim
 from manyviews.models.feature_encoders import SequenceEncoder as SequenceEncoder

@@ -1,7 +1,5 @@
 """Embedder: views -> representations h -> embeddings z."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,17 +17,12 @@ class ProjectionHead(nn.Sequential):
         torch.Size([4, 128])
     """
 
-    def __init__(self, dim: int, hidden: int | None = None, out: int = 128) -> None:
-        hidden = dim if hidden is None else hidden
-        last = nn.BatchNorm1d(out)
+    def __init__(self, in_dim: int, hidden_dim: int | None = None, out_dim: int = 128) -> None:
+        hidden_dim = in_dim if hidden_dim is None else hidden_dim
+        last = nn.BatchNorm1d(out_dim)
         last.bias.requires_grad_(False)
-        super().__init__(
-            nn.Linear(dim, hidden, bias=False),
-            nn.BatchNorm1d(hidden),
-            nn.ReLU(inplace=True),
-            nn.Linear(hidden, out, bias=False),
-            last,
-        )
+        first, second = nn.Linear(in_dim, hidden_dim, bias=False), nn.Linear(hidden_dim, out_dim, bias=False)
+        super().__init__(first, nn.BatchNorm1d(hidden_dim), nn.ReLU(inplace=True), second, last)
 
 
 class EmbedderOutput(NamedTuple):
@@ -44,8 +37,8 @@ class Embedder(nn.Module):
 
     Maps views (B, N, C, H, W), or a sequence of such groups of different sizes, to h and z of all N views. Views of one
     size form one batch, so batch norm uses the statistics of all views together, as in the released code. With
-    `each_view`, the encoder runs once per view: batch norm then normalizes each view with its own statistics and
-    updates its running statistics N times per step.
+    `per_view_batch_norm`, the encoder runs once per view: batch norm then normalizes each view with its own statistics
+    and updates its running statistics N times per step.
 
     Examples:
         >>> embedder = Embedder(nn.Sequential(nn.Flatten(), nn.Linear(48, 8)), dim=8)
@@ -60,12 +53,12 @@ class Embedder(nn.Module):
         head: nn.Module | None = None,
         *,
         dim: int | None = None,
-        each_view: bool = False,
+        per_view_batch_norm: bool = False,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = ProjectionHead(get_representation_dim(encoder) if dim is None else dim) if head is None else head
-        self.per_view_batch_norm = each_view
+        self.per_view_batch_norm = per_view_batch_norm
 
     def forward(self, views: Tensor | Sequence[Tensor]) -> EmbedderOutput:
         groups = [views] if isinstance(views, Tensor) else list(views)
@@ -74,9 +67,7 @@ class Embedder(nn.Module):
                 shapes = ", ".join(str(tuple(g.shape)) for g in groups)
                 raise ValueError(f"views must be (instances, views, channels, height, width), got {shapes}")
         h = torch.cat(self._encode_groups(groups), 1)
-        if self.per_view_batch_norm:
-            return EmbedderOutput(h, torch.stack([self.head(view) for view in h.unbind(1)], 1))
-        return EmbedderOutput(h, self.head(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
+        return EmbedderOutput(h, self._apply_to_views(self.head, h))
 
     def _encode_groups(self, groups: list[Tensor]) -> list[Tensor]:
         """Return h of each group; groups of one size form one batch."""
@@ -84,9 +75,12 @@ class Embedder(nn.Module):
         for size in dict.fromkeys(group.shape[2:] for group in groups):
             same_size = [i for i, group in enumerate(groups) if group.shape[2:] == size]
             views = torch.cat([groups[i] for i in same_size], 1) if len(same_size) > 1 else groups[same_size[0]]
-            if self.per_view_batch_norm:
-                h = torch.stack([self.encoder(view) for view in views.unbind(1)], 1)
-            else:
-                h = self.encoder(views.flatten(0, 1)).unflatten(0, views.shape[:2])
+            h = self._apply_to_views(self.encoder, views)
             out |= zip(same_size, h.split([groups[i].shape[1] for i in same_size], 1), strict=True)
         return [out[i] for i in range(len(groups))]
+
+    def _apply_to_views(self, module: nn.Module, views: Tensor) -> Tensor:
+        """Apply a module to views (B, N, ...) as one batch, or to one view after the other."""
+        if self.per_view_batch_norm:
+            return torch.stack([module(view) for view in views.unbind(1)], 1)
+        return module(views.flatten(0, 1)).unflatten(0, views.shape[:2])

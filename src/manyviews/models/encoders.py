@@ -1,9 +1,8 @@
 """Image encoders by name: built in, from timm or from torchvision."""
 
-from __future__ import annotations
-
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,11 +11,8 @@ from torch import Tensor, nn
 from manyviews.models.resnet import resnet18, resnet50, resnet_small
 from manyviews.utils import suggest
 
-ENCODERS: dict[str, Callable[..., nn.Module]] = {
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "resnet-small": resnet_small,
-}
+ENCODERS: dict[str, Callable[..., nn.Module]]
+ENCODERS = {"resnet18": resnet18, "resnet50": resnet50, "resnet-small": resnet_small}
 
 
 def get_encoder(name: str, **options: Any) -> nn.Module:
@@ -64,21 +60,34 @@ def get_representation_dim(encoder: nn.Module, image: Tensor | None = None) -> i
         dim = getattr(encoder, name, None)
         if isinstance(dim, int) and not isinstance(encoder, (nn.Softmax, nn.modules.batchnorm._BatchNorm)):
             return dim
-    reference = next(encoder.parameters(), torch.zeros(()))
     image = torch.zeros(1, 3, 64, 64) if image is None else image
-    training = [(module, module.training) for module in encoder.modules()]
     try:
-        with torch.no_grad():
-            h = encoder.eval()(image.to(reference))
+        with eval_mode(encoder) as reference:
+            h = encoder(image.to(reference))
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-        raise ValueError(
-            f"cannot infer the dimension of representations from an image {tuple(image.shape)} ({error}): "
-            "pass Embedder(encoder, dim=...)"
-        ) from error
-    finally:
-        for module, mode in training:
-            module.training = mode
+        reason = f"cannot infer the dimension of representations from an image {tuple(image.shape)} ({error})"
+        raise ValueError(f"{reason}: pass Embedder(encoder, dim=...)") from error
     if not isinstance(h, Tensor) or h.dim() != 2:
         shape = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
         raise ValueError(f"an encoder must map images (B, 3, H, W) to vectors (B, dim), this one returns {shape}")
     return h.shape[1]
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[Tensor]:
+    """Switch to evaluation mode without gradients. Yields a tensor with the device and dtype of the model."""
+    with torch.no_grad(), switch_to_eval(model):
+        yield next(model.parameters(), torch.zeros(()))
+
+
+@contextmanager
+def switch_to_eval(model: nn.Module, kind: type[nn.Module] = nn.Module) -> Iterator[None]:
+    """Switch the modules of a kind to evaluation mode, and back to the mode that each had."""
+    modes = [(module, module.training) for module in model.modules() if isinstance(module, kind)]
+    for module, _ in modes:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

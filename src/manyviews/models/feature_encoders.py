@@ -1,7 +1,5 @@
 """Encoders of features: standardization, a transformer for sequences, a small MLP for vectors."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -23,7 +21,7 @@ class Standardize(nn.Module):
         self.mean: Tensor
         self.scale: Tensor
 
-    def fit(self, features: Tensor) -> Standardize:
+    def fit(self, features: Tensor) -> "Standardize":
         """Estimate mean and standard deviation from features (n, d)."""
         if not len(features):
             raise ValueError("cannot fit Standardize to zero instances")

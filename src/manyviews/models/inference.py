@@ -1,7 +1,5 @@
 """An image encoder with its preprocessing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,10 +48,8 @@ class ImageEncoder(nn.Module):
         if images.dtype == torch.uint8:
             return center_crop_batch(images, self.size)
         if not images.is_floating_point() or images.shape[2:] != (self.size, self.size):
-            raise ValueError(
-                f"images must be uint8 of any size, or floats in [0, 1] of {self.size} x {self.size}, "
-                f"got {images.dtype} {tuple(images.shape)}"
-            )
+            expected, got = f"{self.size} x {self.size}", f"{images.dtype} {tuple(images.shape)}"
+            raise ValueError(f"images must be uint8 of any size, or floats in [0, 1] of {expected}, got {got}")
         low, high = images.aminmax()
         if not (low > -0.01 and high < 1.01):
             raise ValueError(f"float images must be in [0, 1], got values from {low} to {high}: divide by 255?")
@@ -67,13 +63,8 @@ def _load_image(image: ImageLike) -> Tensor:
         return read_image(Path(image))
     if isinstance(image, Image.Image):
         return pil_to_tensor(image)
-    if (
-        not isinstance(image, Tensor)
-        or image.dtype != torch.uint8
-        or image.dim() != 3
-        or image.shape[0] not in (1, 3)
-        or not image.numel()
-    ):
-        got = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
-        raise ValueError(f"an image must be a path, a PIL image or uint8 (1 or 3, height, width), got {got}")
-    return image
+    is_bytes = isinstance(image, Tensor) and image.dtype == torch.uint8 and image.numel() > 0
+    if is_bytes and image.dim() == 3 and image.shape[0] in (1, 3):
+        return image
+    got = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
+    raise ValueError(f"an image must be a path, a PIL image or uint8 (1 or 3, height, width), got {got}")

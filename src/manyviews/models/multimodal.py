@@ -1,13 +1,12 @@
-"""Multimodal models: an encoder per modality, h (B, N, dim), and heads into a shared space, z (B, N, out).
+"""Multimodal models: an encoder per modality, h (B, N, dim), and heads into a shared space, z (B, N, out_dim).
 
 Modalities are views. Missing entries are not encoded: they cost no compute, and their h and z are zeros.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -16,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from manyviews.data import Dataset, check_split
 from manyviews.models.embedder import EmbedderOutput
-from manyviews.models.encoders import ENCODERS, get_encoder, get_representation_dim
+from manyviews.models.encoders import ENCODERS, get_encoder, get_representation_dim, switch_to_eval
 from manyviews.models.feature_encoders import SequenceEncoder, Standardize, VectorEncoder
 from manyviews.utils import describe_type
 
@@ -46,8 +45,8 @@ class MultimodalEncoder(nn.Module):
             layer maps n to `dim` where they differ.
         sequences: names of the modalities that are sequences.
         dim: dimension of the representations.
-        inputs: preprocessing modules of the modalities, such as `Standardize`.
-        dims: output dimension n of encoders without an attribute `dim`.
+        preprocessors: modules that are applied before the encoders, such as `Standardize`.
+        encoder_dims: output dimension n of encoders without an attribute `dim`.
 
     Examples:
         >>> encoder = MultimodalEncoder({"text": SequenceEncoder(20), "audio": VectorEncoder(7)}, sequences={"text"})
@@ -66,52 +65,50 @@ class MultimodalEncoder(nn.Module):
         *,
         sequences: set[str] | frozenset[str] = frozenset(),
         dim: int = 128,
-        inputs: Mapping[str, nn.Module] | None = None,
-        dims: Mapping[str, int] | None = None,
+        preprocessors: Mapping[str, nn.Module] = MappingProxyType({}),
+        encoder_dims: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         if not encoders:
             raise ValueError("MultimodalEncoder needs at least one encoder")
         self.names, self.sequences, self.dim = tuple(encoders), frozenset(sequences), dim
-        for argument in (self.sequences, inputs or {}, dims or {}):
+        for argument in (self.sequences, preprocessors, encoder_dims):
             if unknown := [name for name in argument if name not in encoders]:
                 raise ValueError(f"no encoder for {unknown[0]!r}: there are encoders for {', '.join(encoders)}")
-        self.inputs = nn.ModuleList([(inputs or {}).get(name, nn.Identity()) for name in self.names])
+        self.preprocessors = nn.ModuleList([preprocessors.get(name, nn.Identity()) for name in self.names])
         self.encoders = nn.ModuleList(encoders.values())
-        lengths = [(dims or {}).get(name) or _get_feature_dim(name, encoder) for name, encoder in encoders.items()]
-        self.adapters = nn.ModuleList([nn.Identity() if n == dim else nn.Linear(n, dim) for n in lengths])
+        dims = [encoder_dims.get(name) or _get_feature_dim(name, encoder) for name, encoder in encoders.items()]
+        self.adapters = nn.ModuleList([nn.Identity() if n == dim else nn.Linear(n, dim) for n in dims])
         self.register_buffer("mean_representation", torch.zeros(len(self.names), dim))
         self.mean_representation: Tensor
         """Mean representation (N, dim) of the training split; `fuse` uses it for missing entries."""
 
     @classmethod
-    def from_config(cls, config: MultimodalConfig) -> MultimodalEncoder:
+    def from_config(cls, config: MultimodalConfig) -> "MultimodalEncoder":
         """Build the paper's encoders: a transformer per sequence, an MLP per vector, a ResNet for images."""
         encoders: dict[str, nn.Module] = {}
-        inputs: dict[str, nn.Module] = {}
+        preprocessors: dict[str, nn.Module] = {}
+        transformer = config.transformer_layers, config.transformer_heads, config.dropout
         for name, (kind, features) in config.modalities.items():
-            inputs[name] = _ToFloatRGB() if kind == "image" else Standardize(features)
+            preprocessors[name] = _ToFloatRGB() if kind == "image" else Standardize(features)
             if kind == "image":
                 # Encoders of other packages compute buffers when they are built, so the meta device must not apply.
                 with nullcontext() if config.image_encoder in ENCODERS else torch.device("cpu"):
                     encoders[name] = get_encoder(config.image_encoder)
             elif kind == "sequence":
-                encoders[name] = SequenceEncoder(
-                    features, config.hidden_dim, config.transformer_layers, config.transformer_heads, config.dropout
-                )
+                encoders[name] = SequenceEncoder(features, config.hidden_dim, *transformer)
             else:
                 encoders[name] = VectorEncoder(features, config.hidden_dim, config.dropout)
         sequences = {name for name, (kind, _) in config.modalities.items() if kind == "sequence"}
-        encoder = cls(encoders, sequences=sequences, dim=config.hidden_dim, inputs=inputs)
+        encoder = cls(encoders, sequences=sequences, dim=config.hidden_dim, preprocessors=preprocessors)
         encoder.config = config
         return encoder
 
     @classmethod
-    def from_dataset(cls, split: Dataset, names: Sequence[str], **options: Any) -> MultimodalEncoder:
+    def from_dataset(cls, split: Dataset, names: Sequence[str], **options: Any) -> "MultimodalEncoder":
         """Build encoders for modalities of a training split, and standardize features with its statistics.
 
-        `options` are fields of `MultimodalConfig`: hidden_dim, transformer_layers, transformer_heads, dropout,
-        image_encoder.
+        `options` are fields of `MultimodalConfig`, such as hidden_dim.
         """
         check_split(split)
         kinds: dict[str, tuple[ModalityKind, int]] = {}
@@ -126,7 +123,7 @@ class MultimodalEncoder(nn.Module):
             else:
                 kinds[name] = ("sequence" if features.dim() == 3 else "vector", features.shape[-1])
         encoder = cls.from_config(MultimodalConfig(kinds, **options))
-        for name, module in zip(encoder.names, encoder.inputs, strict=True):
+        for name, module in zip(encoder.names, encoder.preprocessors, strict=True):
             if isinstance(module, Standardize):
                 module.fit(select_valid_steps(split, name))
         return encoder
@@ -135,11 +132,9 @@ class MultimodalEncoder(nn.Module):
         is_list = isinstance(views, (list, tuple))
         if not is_list or len(views) != len(self.names) + 2 or not all(isinstance(part, Tensor) for part in views):
             got = f"[{', '.join(type(part).__name__ for part in views)}]" if is_list else describe_type(views)
-            shape = f"(B, {len(self.names)})"
-            raise ValueError(
-                f"a batch must be a list of the features of {', '.join(self.names)}, lengths {shape} and mask {shape}, "
-                f"got {got}: use ModalityLoader(split, encoder.names).load_batch(index)"
-            )
+            parts = f"the features of {', '.join(self.names)}, lengths and mask (B, {len(self.names)})"
+            hint = "use ModalityLoader(split, encoder.names).load_batch(index)"
+            raise ValueError(f"a batch must be a list of {parts}, got {got}: {hint}")
         *features, lengths, mask = views
         self._check_batch(features, lengths, mask)
         reference = next(self.parameters(), self.mean_representation)
@@ -149,9 +144,10 @@ class MultimodalEncoder(nn.Module):
             if not valid.any():
                 h[:, i] = _make_zero_from_parameters(self.encoders[i], self.adapters[i], like=reference)
                 continue
-            inputs = self.inputs[i](features[i][valid].to(reference))
+            inputs = self.preprocessors[i](features[i][valid].to(reference))
             steps = (lengths[valid, i],) if name in self.sequences else ()
-            with _use_running_statistics(self.encoders[i]) if len(inputs) == 1 else nullcontext():
+            # A single instance has no batch statistics, so batch norm uses its running statistics.
+            with switch_to_eval(self.encoders[i], _BatchNorm) if len(inputs) == 1 else nullcontext():
                 h[valid, i] = self.adapters[i](self.encoders[i](inputs, *steps)).to(h)
         return h
 
@@ -161,44 +157,40 @@ class MultimodalEncoder(nn.Module):
 
     def _check_batch(self, features: Sequence[Tensor], lengths: Tensor, mask: Tensor) -> None:
         if lengths.shape != mask.shape or lengths.shape[1:] != (len(self.names),):
-            raise ValueError(
-                f"lengths and mask of a batch must be (B, {len(self.names)}), got "
-                f"{tuple(lengths.shape)} and {tuple(mask.shape)}"
-            )
+            got = f"{tuple(lengths.shape)} and {tuple(mask.shape)}"
+            raise ValueError(f"lengths and mask of a batch must be (B, {len(self.names)}), got {got}")
         if mask.dtype != torch.bool:
             raise ValueError(f"mask must be bool, got {mask.dtype}")
-        for i, (name, part, module) in enumerate(zip(self.names, features, self.inputs, strict=True)):
+        for i, (name, part, module) in enumerate(zip(self.names, features, self.preprocessors, strict=True)):
             if len(part) != len(mask):
                 raise ValueError(f"{name} has {len(part)} instances, the mask has {len(mask)}")
-            kind, dim = ("images", 4) if isinstance(module, _ToFloatRGB) else ("vectors", 2)
-            kind, dim = ("sequences", 3) if name in self.sequences else (kind, dim)
+            is_sequence, is_image = name in self.sequences, isinstance(module, _ToFloatRGB)
+            kind, dim = ("sequences", 3) if is_sequence else ("images", 4) if is_image else ("vectors", 2)
             if isinstance(module, (Standardize, _ToFloatRGB)) and part.dim() != dim:
                 raise ValueError(f"{name} must be {kind}, as in training, got {tuple(part.shape)}")
             if isinstance(module, Standardize) and part.shape[-1] != len(module.mean):
                 raise ValueError(f"{name} must have {len(module.mean)} features, as in training, got {part.shape[-1]}")
-            if name in self.sequences:
-                valid = lengths[mask[:, i], i]
-                if part.dim() != 3 or (len(valid) and not 1 <= valid.min() <= valid.max() <= part.shape[1]):
-                    raise ValueError(f"{name} must be sequences (B, T, d) of 1 to T steps, got {tuple(part.shape)}")
+            valid = lengths[mask[:, i], i]
+            if is_sequence and (part.dim() != 3 or not bool(((valid >= 1) & (valid <= part.shape[1])).all())):
+                raise ValueError(f"{name} must be sequences (B, T, d) of 1 to T steps, got {tuple(part.shape)}")
 
 
 class PerModalityHeads(nn.Module):
-    """One head per view, from representations h (B, N, dim) and mask (B, N) to embeddings z (B, N, out).
+    """One head per view, from representations h (B, N, dim) and mask (B, N) to embeddings z (B, N, out_dim).
 
     Examples:
-        >>> PerModalityHeads(3, 128, out=16)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
+        >>> PerModalityHeads(3, 128, out_dim=16)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
         torch.Size([4, 3, 16])
     """
 
-    def __init__(self, views: int, dim: int, out: int = 128) -> None:
+    def __init__(self, views: int, in_dim: int, out_dim: int = 128) -> None:
         super().__init__()
-        self.out = out
-        self.heads = nn.ModuleList(
-            [nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out)) for _ in range(views)]
-        )
+        self.out_dim = out_dim
+        heads = [(nn.Linear(in_dim, in_dim), nn.ReLU(), nn.Linear(in_dim, out_dim)) for _ in range(views)]
+        self.heads = nn.ModuleList([nn.Sequential(*layers) for layers in heads])
 
     def forward(self, h: Tensor, mask: Tensor) -> Tensor:
-        z = h.new_zeros(*h.shape[:2], self.out)
+        z = h.new_zeros(*h.shape[:2], self.out_dim)
         for i, head in enumerate(self.heads):
             valid = mask[:, i]
             z[valid, i] = head(h[valid, i]).to(z)
@@ -206,16 +198,16 @@ class PerModalityHeads(nn.Module):
 
 
 class LateFusionHead(nn.Module):
-    """A linear layer from the concatenated representations h (B, N, dim) to predictions (B, outputs).
+    """A linear layer from the concatenated representations h (B, N, dim) to predictions (B, out_dim).
 
     Examples:
-        >>> LateFusionHead(3, 128, outputs=7)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
+        >>> LateFusionHead(3, 128, out_dim=7)(torch.randn(4, 3, 128), torch.ones(4, 3, dtype=torch.bool)).shape
         torch.Size([4, 7])
     """
 
-    def __init__(self, views: int, dim: int, outputs: int) -> None:
+    def __init__(self, views: int, in_dim: int, out_dim: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(views * dim, outputs)
+        self.linear = nn.Linear(views * in_dim, out_dim)
         # Median and scale of regression targets, so that the layer predicts standardized values.
         self.register_buffer("target_median", torch.zeros(()))
         self.register_buffer("target_scale", torch.ones(()))
@@ -227,7 +219,7 @@ class LateFusionHead(nn.Module):
 
 
 class MultimodalEmbedder(nn.Module):
-    """A multimodal encoder and a head: maps batches of `ModalityLoader` to h (B, N, dim) and z (B, N, out).
+    """A multimodal encoder and a head: maps batches of `ModalityLoader` to h (B, N, dim) and z (B, N, out_dim).
 
     Examples:
         >>> from manyviews.data import load_dataset
@@ -249,19 +241,6 @@ class MultimodalEmbedder(nn.Module):
         return EmbedderOutput(h, self.head(h, views[-1]))
 
 
-@contextmanager
-def _use_running_statistics(encoder: nn.Module) -> Iterator[None]:
-    """Use the running statistics of batch norm, because a single instance has no batch statistics."""
-    norms = [module for module in encoder.modules() if isinstance(module, _BatchNorm) and module.training]
-    for norm in norms:
-        norm.eval()
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.train()
-
-
 def _make_zero_from_parameters(*modules: nn.Module, like: Tensor) -> Tensor:
     """Return a zero that depends on all parameters, so that DDP finds a gradient for each."""
     return sum((p.sum() * 0 for module in modules for p in module.parameters()), like.new_zeros(()))
@@ -271,9 +250,8 @@ def _get_feature_dim(name: str, encoder: nn.Module) -> int:
     try:
         return get_representation_dim(encoder)
     except ValueError as error:
-        raise ValueError(
-            f"cannot infer the dimension of the representations of {name}: pass dims={{{name!r}: ...}}"
-        ) from error
+        hint = f"pass encoder_dims={{{name!r}: ...}}"
+        raise ValueError(f"cannot infer the dimension of the representations of {name}: {hint}") from error
 
 
 class _ToFloatRGB(nn.Module):

@@ -4,10 +4,8 @@
 `torchvision_model.load_state_dict(encoder.state_dict(), strict=False)` accepts ours.
 
 The stem is ImageNet's (7 x 7, stride 2, max-pool), or for small images a 3 x 3 convolution with stride 1 ("small") or 2
-("strided").
+("small-strided").
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -15,7 +13,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-Stem = Literal["imagenet", "small", "strided"]
+Stem = Literal["imagenet", "small", "small-strided"]
 
 
 class BasicBlock(nn.Module):
@@ -71,7 +69,7 @@ class ResNet(nn.Module):
     Args:
         block: `BasicBlock` or `Bottleneck`.
         blocks: number of blocks in each stage; each stage after the first halves the resolution.
-        stem: "imagenet", "small" or "strided".
+        stem: "imagenet", "small" or "small-strided".
         width: multiplier of the channels (64 in the first stage).
 
     Examples:
@@ -97,7 +95,7 @@ class ResNet(nn.Module):
             self.conv1 = nn.Conv2d(3, base, 7, 2, 3, bias=False)
             self.maxpool: nn.Module = nn.MaxPool2d(3, 2, 1)
         else:
-            self.conv1 = nn.Conv2d(3, base, 3, 2 if stem == "strided" else 1, 1, bias=False)
+            self.conv1 = nn.Conv2d(3, base, 3, 2 if stem == "small-strided" else 1, 1, bias=False)
             self.maxpool = nn.Identity()
         self.bn1 = nn.BatchNorm2d(base)
         self.relu = nn.ReLU(inplace=True)
@@ -153,7 +151,7 @@ def resnet50(stem: Stem = "imagenet", width: float = 1.0) -> ResNet:
     return ResNet(Bottleneck, [3, 4, 6, 3], stem, width)
 
 
-def resnet_small(stem: Stem = "strided", width: float = 0.375) -> ResNet:
+def resnet_small(stem: Stem = "small-strided", width: float = 0.375) -> ResNet:
     """A narrow ResNet with one block per stage at half the resolution, for small images on CPUs.
 
     Examples:

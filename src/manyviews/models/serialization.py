@@ -3,13 +3,11 @@
 Reading a file never executes code from it.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -17,9 +15,10 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from manyviews.models.encoders import ENCODERS, get_encoder
+from manyviews.models.encoders import ENCODERS, eval_mode, get_encoder
 from manyviews.models.multimodal import ModalityKind, MultimodalConfig, MultimodalEncoder
 from manyviews.utils import Budget, check_regular, escape_surrogates, memory_share, parse_json
 
@@ -65,9 +64,8 @@ def load_image_encoder(path: Path) -> tuple[nn.Module, EncoderConfig]:
     """
     config = _read_config(path)
     if isinstance(config, MultimodalConfig):
-        raise EncoderError(
-            f"{path} contains a multimodal encoder ({', '.join(config.modalities)}), not an image encoder"
-        )
+        names = ", ".join(config.modalities)
+        raise EncoderError(f"{path} contains a multimodal encoder ({names}), not an image encoder")
     # Build on the meta device: the header is untrusted and could request any size. Not all timm and torchvision models
     # support it, so their allocations are counted instead.
     is_builtin = config.encoder in ENCODERS
@@ -104,15 +102,9 @@ def _count_largest_output(encoder: nn.Module, size: int) -> int:
         if isinstance(output, Tensor):
             counts.append(output.numel())
 
-    hooks = [part.register_forward_hook(count) for part in encoder.modules()]
     state = {name: tensor.to("meta") for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers())}
-    try:
-        with torch.no_grad(), torch.device("meta"):
-            functional_call(encoder.eval(), state, torch.empty(1, 3, size, size))
-    finally:
-        encoder.train()
-        for hook in hooks:
-            hook.remove()
+    with register_module_forward_hook(count), eval_mode(encoder), torch.device("meta"):
+        functional_call(encoder, state, torch.empty(1, 3, size, size))
     return max(counts)
 
 
@@ -146,11 +138,8 @@ def load_weights(module: nn.Module, path: Path, what: str) -> None:
     expected = module.state_dict()
     problems = [f"missing {name}" for name in expected if name not in weights]
     problems += [f"unexpected {name}" for name in weights if name not in expected]
-    problems += [
-        f"{name} is {tuple(weights[name].shape)}, expected {tuple(tensor.shape)}"
-        for name, tensor in expected.items()
-        if name in weights and weights[name].shape != tensor.shape
-    ]
+    shapes = {name: (tuple(weights[name].shape), tuple(expected[name].shape)) for name in expected if name in weights}
+    problems += [f"{name} is {got}, expected {shape}" for name, (got, shape) in shapes.items() if got != shape]
     if problems:
         text = ", ".join(problems[:3]) + (f", and {len(problems) - 3} more" if len(problems) > 3 else "")
         raise EncoderError(f"the weights in {path} do not fit {what}: {text}")
@@ -158,16 +147,6 @@ def load_weights(module: nn.Module, path: Path, what: str) -> None:
         if any(tensor.is_meta for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
             part.to_empty(device="cpu", recurse=False)
     module.load_state_dict(weights)
-
-
-@contextmanager
-def _readable_path(path: Path) -> Iterator[Path]:
-    """Yield the path, or a UTF-8 alias of it where it is not UTF-8, which safetensors requires."""
-    if escape_surrogates(str(path)) == str(path):
-        yield path
-        return
-    with path.open("rb") as file:
-        yield Path(f"/dev/fd/{file.fileno()}")
 
 
 def read_first_dim(path: Path, name: str) -> int:
@@ -182,8 +161,11 @@ def _open_file(path: Path) -> Iterator[Any]:
 
     try:
         check_regular(path)
-        with _readable_path(path) as readable, safe_open(readable, framework="pt") as file:
-            yield file
+        is_utf8 = escape_surrogates(str(path)) == str(path)  # as safetensors requires
+        with nullcontext() if is_utf8 else path.open("rb") as alias:
+            readable = path if alias is None else Path(f"/dev/fd/{alias.fileno()}")
+            with safe_open(readable, framework="pt") as file:
+                yield file
     # safetensors raises various errors for corrupt headers, unknown dtypes and missing tensors.
     except Exception as error:
         raise EncoderError(f"cannot read {path}: {error}") from error

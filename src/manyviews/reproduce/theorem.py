@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from manyviews.losses import get_loss
-from manyviews.metrics import alignment, uniformity, wasserstein_uniformity
+from manyviews.metrics import alignment, make_sphere_angle_grid, uniformity, wasserstein_uniformity
 from manyviews.reproduce.claims import Claim
 from manyviews.reproduce.figures import get_line_style, save_figure, use_plot_style
-from manyviews.utils import Table, track
+from manyviews.utils import Table, track, warmup_cosine_lr
 
 TEMPERATURE, VIEWS, DIM = 0.5, 3, 16
 THEOREM_LOSSES = ("mv-infonce", "mv-dhel")
@@ -82,8 +82,8 @@ def compute_log_mean_kernel(dim: int, temperature: float) -> float:
 
 def _sample_uniform_cosines(dim: int) -> tuple[Tensor, Tensor]:
     """Cosines on a fine grid of angles, and their log density for uniform points."""
-    angle = torch.linspace(0, math.pi, 2**16 + 1, dtype=torch.float64)
-    return angle.cos(), (dim - 2) * angle.sin().clamp_min(1e-300).log()
+    angle, log_density = make_sphere_angle_grid(dim)
+    return angle.cos(), log_density
 
 
 @lru_cache
@@ -246,7 +246,7 @@ def _optimize(name: str, steps: int) -> tuple[Tensor, Tensor]:
     z = start.clone().requires_grad_()
     loss, optimizer = get_loss(name, temperature=TEMPERATURE), torch.optim.Adam([z], 0.05)
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = 0.05 * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimizer.param_groups[0]["lr"] = warmup_cosine_lr(step, steps, 0, 0.05)
         optimizer.zero_grad()
         loss(z).backward()
         optimizer.step()

@@ -17,7 +17,6 @@ from manyviews.training.loggers import read_metrics as read_metrics
 from manyviews.training.multimodal_task import get_training_split as get_training_split
 from manyviews.training.optim import LARS as LARS
 from manyviews.training.optim import parameter_groups as parameter_groups
-from manyviews.training.optim import warmup_cosine_lr as warmup_cosine_lr
 from manyviews.training.recipes import RECIPES as RECIPES
 from manyviews.training.recipes import get_default_recipe as get_default_recipe
 from manyviews.training.recipes import get_recipe as get_recipe

@@ -72,7 +72,9 @@ class ImageTask(TrainingTask):
         encoder = get_encoder(config.encoder, **get_encoder_options(config))
         size = config.image_size or 32
         dim = get_representation_dim(encoder, torch.zeros(1, 3, size, size))
-        return Embedder(encoder, ProjectionHead(dim, out=config.embed_dim), each_view=config.per_view_batch_norm)
+        return Embedder(
+            encoder, ProjectionHead(dim, out_dim=config.embed_dim), per_view_batch_norm=config.per_view_batch_norm
+        )
 
     def iterate_batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Views, Tensor]]:
         return self.view_loader(epoch, indices)

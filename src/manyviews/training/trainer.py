@@ -23,14 +23,14 @@ from manyviews.training.config import ConfigError
 from manyviews.training.fabric import run_on_rank_zero
 from manyviews.training.grad_cache import Views, grad_cache_backward
 from manyviews.training.loggers import MetricsFile, make_loggers
-from manyviews.training.optim import build_optimizer, warmup_cosine_lr
+from manyviews.training.optim import build_optimizer
 from manyviews.training.resolve import get_task
 from manyviews.training.run_directory import Extension, RunDirectory
 from manyviews.training.signals import SignalCatcher, TrainingInterrupted
 from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
 from manyviews.training.task import AnyLoss, AnyModel, get_collapse_warning
-from manyviews.utils import DISK_FULL, FILE_ONLY, MALFORMED, hash_key, logger, print_stderr
+from manyviews.utils import DISK_FULL, FILE_ONLY, MALFORMED, hash_key, logger, print_stderr, warmup_cosine_lr
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -1,7 +1,5 @@
 """Deterministic evaluation transform (center crop)."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

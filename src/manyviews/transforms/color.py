@@ -3,8 +3,6 @@
 Each operation matches PIL's, without PIL's rounding to integers between operations.
 """
 
-from __future__ import annotations
-
 from itertools import permutations
 
 import torch
@@ -47,15 +45,15 @@ def adjust_hue(views: Tensor, shift: Tensor) -> Tensor:
     chroma = value - views.amin(1)
     inverse = torch.where(chroma > 0, chroma, 1.0).reciprocal_()
     # Hue in sixths of the circle; the formula depends on the largest channel.
-    sixth = torch.where(
+    hue = torch.where(
         value == red,
         (green - blue) * inverse,
         torch.where(value == green, (blue - red) * inverse + 2, (red - green) * inverse + 4),
     )
-    sixth = sixth.add_(6 * shift[:, None, None])
+    hue = hue.add_(6 * shift[:, None, None])
     out = torch.empty_like(views)
     for channel, offset in enumerate((5, 3, 1)):
-        k = (sixth + offset).div_(6)
+        k = (hue + offset).div_(6)
         k = k.sub_(k.floor()).mul_(6)  # k % 6, faster than torch.remainder
         k = torch.minimum(k, 4 - k).clamp_(0.0, 1.0)
         torch.addcmul(value, k, chroma, value=-1, out=out[:, channel])
@@ -93,8 +91,8 @@ def color_jitter_(views: Tensor, factors: Tensor, order: Tensor) -> Tensor:
         # Group the views by their first operation, then by their second, and so on.
         sorted_views = op_order.argsort(dim=0, stable=True)
         counts = one_hot(op_order, len(operations)).sum(0).tolist()
-        for turn, count in enumerate(counts):
-            for i, same_op in enumerate(sorted_views[:, turn].split(count)):
+        for step, count in enumerate(counts):
+            for i, same_op in enumerate(sorted_views[:, step].split(count)):
                 changed = operations[i](chunk.index_select(0, same_op), factor[same_op, i])
                 chunk.index_copy_(0, same_op, changed)
         views.index_copy_(0, chosen, chunk)

@@ -4,8 +4,6 @@ A box is (top, left, height, width) in integer pixels. Resizing is bicubic (a = 
 sees only the pixels inside the box, as if the box were cut out first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -68,45 +66,45 @@ def make_resize_matrix(start: Tensor, length: Tensor, pixels: int, size: int) ->
 
 @lru_cache(maxsize=8)
 def _make_resize_table(pixels: int, size: int, device: torch.device) -> Tensor:
-    """Return the matrices of every box of a short row (2 * pixels * pixels, size, pixels): plain, then mirrored."""
+    """Return the matrices of every box of a short row (2 * pixels * pixels, size, pixels): plain, then flipped."""
     start = torch.arange(pixels, device=device).repeat_interleave(pixels)
     length = torch.arange(1, pixels + 1, device=device).repeat(pixels)
     plain = make_resize_matrix(start, torch.minimum(length, pixels - start), pixels, size)
     return torch.cat([plain, plain.flip(1)])
 
 
-def _lookup_resize_matrix(start: Tensor, length: Tensor, mirrored: Tensor, pixels: int, size: int) -> Tensor:
+def _lookup_resize_matrix(start: Tensor, length: Tensor, hflip: Tensor, pixels: int, size: int) -> Tensor:
     if pixels**3 * size <= MAX_TABLE_NUMEL:
         table = _make_resize_table(pixels, size, start.device)
-        return table[(mirrored * pixels + start) * pixels + length - 1]
+        return table[(hflip * pixels + start) * pixels + length - 1]
     plain = make_resize_matrix(start, length, pixels, size)
-    return torch.where(mirrored[:, None, None], plain.flip(1), plain)
+    return torch.where(hflip[:, None, None], plain.flip(1), plain)
 
 
-def crop_resize_batch(images: Tensor, box: Tensor, size: int, mirrored: Tensor, out: Tensor) -> None:
+def crop_resize_batch(images: Tensor, box: Tensor, size: int, hflip: Tensor, out: Tensor) -> None:
     """Write the boxes (B, N, 4) of images (B, C, H, W) to `out` (B, N, C, size, size), in [0, 1]."""
     B, C, H, W = images.shape
     N = box.shape[1]
     top, left, h, w = box.flatten(0, 1).unbind(-1)
     rows = images.to(torch.float32).mul_(1 / 255).transpose(1, 2).reshape(B, H, C * W)
-    mirrored = mirrored.flatten()
-    down = _lookup_resize_matrix(top, h, torch.zeros_like(mirrored), H, size).view(B, N * size, H)
-    across = _lookup_resize_matrix(left, w, mirrored, W, size)
+    hflip = hflip.flatten()
+    down = _lookup_resize_matrix(top, h, torch.zeros_like(hflip), H, size).view(B, N * size, H)
+    across = _lookup_resize_matrix(left, w, hflip, W, size)
     columns = torch.bmm(down, rows).view(B * N, size * C, W)
     views = torch.bmm(columns, across.mT).view(B, N, size, C, size)
     torch.clamp(views.transpose(2, 3), 0.0, 1.0, out=out)
 
 
-def crop_resize(image: Tensor, box: Tensor, size: int, mirrored: Tensor) -> Tensor:
-    """Resize the boxes (N, 4) of one uint8 image (C, H, W) to uint8 (N, C, size, size); `mirrored` (N,) flips views."""
+def crop_resize(image: Tensor, box: Tensor, size: int, hflip: Tensor) -> Tensor:
+    """Resize the boxes (N, 4) of one uint8 image (C, H, W) to uint8 (N, C, size, size); `hflip` (N,) flips views."""
     image = image[None].contiguous(memory_format=torch.channels_last)
     integer_path = image.device.type == "cpu"  # torch resizes uint8 exactly like PIL, but only on CPUs
     out = []
-    for (top, left, h, w), mirror in zip(box.tolist(), mirrored.tolist(), strict=True):
+    for (top, left, h, w), flip in zip(box.tolist(), hflip.tolist(), strict=True):
         patch = image[:, :, top : top + h, left : left + w]
         view = interpolate(patch if integer_path else patch.float(), (size, size), mode="bicubic", antialias=True)
         view = view if integer_path else view.round().clamp(0, 255).to(torch.uint8)
-        out.append(view.flip(3) if mirror else view)
+        out.append(view.flip(3) if flip else view)
     return torch.cat(out)
 
 

@@ -1,7 +1,5 @@
 """Transforms from images to N views of each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -59,10 +57,8 @@ class SimCLRTransform:
             value = getattr(self, name)
             if not isinstance(value, tuple | list) or len(value) != 2:
                 raise ValueError(f"{name} must be two numbers (min, max), got {value!r}")
-        if not 0 <= self.jitter_strength <= 2.5:
-            raise ValueError(
-                f"jitter_strength must be in [0, 2.5] (2.5 is half the hue circle), got {self.jitter_strength}"
-            )
+        if not 0 <= self.jitter_strength <= 2.5:  # half the hue circle
+            raise ValueError(f"jitter_strength must be in [0, 2.5], got {self.jitter_strength}")
         for name in ("blur_prob", "hflip_prob", "jitter_prob", "grayscale_prob"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
@@ -78,55 +74,46 @@ class SimCLRTransform:
         """Odd width of the blur kernel in pixels: 23 for a size of 224."""
         return max(3, self.size // 10 | 1)
 
-    def __call__(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
-        """Return views (B, N, C, size, size); `first` is the index of the first view."""
-        crops = self.crop(images, views=views, seed=seed, epoch=epoch, index=index, first=first)
-        return self.augment_color(crops, seed=seed, epoch=epoch, index=index, first=first)
+    def __call__(
+        self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0
+    ) -> Tensor:
+        """Return views (B, N, C, size, size); `first_view` is the index of the first view."""
+        crops = self.crop(images, views=views, seed=seed, epoch=epoch, index=index, first_view=first_view)
+        return self.augment_color(crops, seed=seed, epoch=epoch, index=index, first_view=first_view)
 
-    def crop(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
+    def crop(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:
         """Crop, resize and flip: views (B, N, C, size, size), float32 for a tensor of images, uint8 for a sequence."""
         if views < 1:
             raise ValueError(f"views must be >= 1, got {views}")
-        _check_range(images, index)
-        index = index.to(images[0].device)
-        with torch.autocast(index.device.type, enabled=False):
-            return self._crop(images, views, seed, epoch, index, first)
-
-    def _crop(self, images: Images, views: int, seed: int, epoch: int, index: Tensor, first: int) -> Tensor:
-        draws = self._draw_random(CROP_STREAM, seed, epoch, index, views, first)
-        box = crop.sample_crop_boxes(
-            draws[..., :-1], crop.get_image_sizes(images).to(draws.device), self.crop_scale, self.aspect_ratio
-        )
-        mirrored = draws[..., -1] < self.hflip_prob
-        if not isinstance(images, Tensor):
-            return torch.stack(
-                [crop.crop_resize(image, b, self.size, m) for image, b, m in zip(images, box, mirrored, strict=True)]
-            )
-        out = images.new_empty(len(images), views, images.shape[1], self.size, self.size, dtype=torch.float32)
-        step = max(1, (CHUNK if images.device.type == "cpu" else 16 * CHUNK) // views)
-        for start in range(0, len(images), step):
-            chunk = slice(start, start + step)
-            crop.crop_resize_batch(images[chunk], box[chunk], self.size, mirrored[chunk], out[chunk])
+        _check_images(images, index)
+        device = images[0].device
+        draws = self._draw_random(CROP_STREAM, seed, epoch, index.to(device), views, first_view)
+        hflip = draws[..., -1] < self.hflip_prob
+        with torch.autocast(device.type, enabled=False):
+            sizes = crop.get_image_sizes(images).to(device)
+            boxes = crop.sample_crop_boxes(draws[..., :-1], sizes, self.crop_scale, self.aspect_ratio)
+            if not isinstance(images, Tensor):
+                crops = zip(images, boxes, hflip, strict=True)
+                return torch.stack([crop.crop_resize(image, box, self.size, flips) for image, box, flips in crops])
+            out = images.new_empty(len(images), views, images.shape[1], self.size, self.size, dtype=torch.float32)
+            step = max(1, (CHUNK if device.type == "cpu" else 16 * CHUNK) // views)
+            for chunk in (slice(start, start + step) for start in range(0, len(images), step)):
+                crop.crop_resize_batch(images[chunk], boxes[chunk], self.size, hflip[chunk], out[chunk])
         return out
 
-    def augment_color(self, crops: Tensor, *, seed: int, epoch: int, index: Tensor, first: int = 0) -> Tensor:
+    def augment_color(self, crops: Tensor, *, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:
         """Apply jitter, grayscale and blur to crops (B, N, C, size, size), in place if they are float32."""
         if crops.dim() != 5 or crops.shape[2] not in (1, 3):
             raise ValueError(f"crops must be (instances, views, 1 or 3, height, width), got {tuple(crops.shape)}")
-        scale = 1 / 255 if crops.dtype == torch.uint8 else 1.0
+        is_uint8, is_gray = crops.dtype == torch.uint8, crops.shape[2] == 1
         crops = crops.to(torch.float32).contiguous()
-        crops = crops if scale == 1 else crops.mul_(scale)
-        draws = self._draw_random(COLOR_STREAM, seed, epoch, index.to(crops.device), crops.shape[1], first).flatten(
-            0, 1
-        )
+        crops = crops.mul_(1 / 255) if is_uint8 else crops
+        draws = self._draw_random(COLOR_STREAM, seed, epoch, index.to(crops.device), crops.shape[1], first_view)
+        # Gray images pass through as RGB: saturation, hue and grayscale do not change them.
+        rgb = crops.expand(-1, -1, 3, -1, -1).contiguous()
         with torch.autocast(crops.device.type, enabled=False):
-            if crops.shape[2] == 3:
-                self._augment_color_(crops.flatten(0, 1), draws)
-                return crops
-            # Gray images pass through as RGB: saturation, hue and grayscale do not change them.
-            rgb = crops.expand(-1, -1, 3, -1, -1).contiguous()
-            self._augment_color_(rgb.flatten(0, 1), draws)
-            return rgb[:, :, :1].contiguous()
+            self._augment_color_(rgb.flatten(0, 1), draws.flatten(0, 1))
+        return rgb[:, :, :1].contiguous() if is_gray else rgb
 
     def _augment_color_(self, views: Tensor, draws: Tensor) -> None:
         """Augment views (V, 3, H, W) in place with uniform numbers (V, len(COLOR_STREAM))."""
@@ -145,21 +132,20 @@ class SimCLRTransform:
             views[blurred] = color.gaussian_blur(views[blurred], sigma, self.blur_kernel_size)
 
     @staticmethod
-    def _draw_random(stream: range, seed: int, epoch: int, index: Tensor, views: int, first: int) -> Tensor:
+    def _draw_random(stream: range, seed: int, epoch: int, index: Tensor, views: int, first_view: int) -> Tensor:
         """Return uniform numbers (B, N, len(stream))."""
         device = index.device
-        view = torch.arange(first, first + views, device=device)[:, None]
+        view = torch.arange(first_view, first_view + views, device=device)[:, None]
         draw = torch.arange(stream.start, stream.stop, device=device)
         return draw_uniform(seed, epoch, index.long()[:, None, None], view, draw)
 
 
-def _check_range(images: Images, index: Tensor) -> None:
+def _check_images(images: Images, index: Tensor) -> None:
     if not isinstance(index, Tensor):
         raise TypeError(f"index must be a tensor of instance indices, got {type(index).__name__}")
     if len(images) == 0 or len(index) != len(images) or index.dim() != 1 or index.is_floating_point():
-        raise ValueError(
-            f"index must have an integer for each of {len(images)} images, got {index.dtype} {tuple(index.shape)}"
-        )
+        got = f"{index.dtype} {tuple(index.shape)}"
+        raise ValueError(f"index must have an integer for each of {len(images)} images, got {got}")
     for image in [images] if isinstance(images, Tensor) else images:
         dims = 4 if isinstance(images, Tensor) else 3
         if image.dtype != torch.uint8 or image.dim() != dims or image.shape[-3] not in (1, 3):
@@ -196,6 +182,11 @@ class MultiCrop:
     def views(self) -> int:
         return sum(count for _, count in self.groups)
 
+    @property
+    def first_views(self) -> list[int]:
+        """The index of the first view of each group."""
+        return list(accumulate((count for _, count in self.groups[:-1]), initial=0))
+
     def __call__(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
         crops = self.crop(images, seed=seed, epoch=epoch, index=index)
         return self.augment_color(crops, seed=seed, epoch=epoch, index=index)
@@ -203,16 +194,11 @@ class MultiCrop:
     def crop(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
         """Return the crops of each group, see `SimCLRTransform.crop`."""
         key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
-        groups = self._with_view_offsets()
-        return [transform.crop(images, views=count, first=first, **key) for transform, count, first in groups]
+        groups = zip(self.groups, self.first_views, strict=True)
+        return [transform.crop(images, views=count, first_view=first, **key) for (transform, count), first in groups]
 
     def augment_color(self, crops: Sequence[Tensor], *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
         """Augment the colors of the crops of each group, see `SimCLRTransform.augment_color`."""
         key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
-        groups = zip(crops, self._with_view_offsets(), strict=True)
-        return [transform.augment_color(group, first=first, **key) for group, (transform, _, first) in groups]
-
-    def _with_view_offsets(self) -> list[tuple[SimCLRTransform, int, int]]:
-        """Return each group's transform, its number of views and the index of its first view."""
-        firsts = [0, *accumulate(count for _, count in self.groups)]
-        return [(transform, count, first) for (transform, count), first in zip(self.groups, firsts, strict=False)]
+        groups = zip(crops, self.groups, self.first_views, strict=True)
+        return [transform.augment_color(group, first_view=first, **key) for group, (transform, _), first in groups]
