@@ -23,7 +23,7 @@ from benchmarks.measure import Row, high_water, in_new_process, interleaved, tim
 from manyviews.data import load_dataset
 from manyviews.losses import get_loss
 from manyviews.runs import Run
-from manyviews.training import Config, RunLogger, Trainer, build_model_and_loss, create_fabric, resolve_config
+from manyviews.training import Config, RunLogger, Trainer, build_loss, create_fabric, resolve_task
 
 BASE = Config(
     batch_size=128,
@@ -49,10 +49,10 @@ def measure(quick: bool) -> Iterator[Row]:
 
 def training_of(config: Config, folder: str) -> Trainer:
     photos = load_dataset("photos")
-    config = resolve_config(config, photos, 1)
-    run = Run.create(Path(folder) / "run", config, overwrite=True)
+    task = resolve_task(config, photos, 1)
+    run = Run.create(Path(folder) / "run", task.config, overwrite=True)
     journal = RunLogger(run.path / "log.txt", silent=False, quiet=True)
-    return Trainer(run, photos, *build_model_and_loss(config, photos), create_fabric(config), journal)
+    return Trainer(run, task, task.build_model(), build_loss(task.config), create_fabric(config), journal)
 
 
 def whole_step(training: Trainer) -> Callable[[], None]:
@@ -72,7 +72,7 @@ def whole_step(training: Trainer) -> Callable[[], None]:
 
 
 def bare_step(training: Trainer) -> Callable[[], None]:
-    encoder = build_model_and_loss(training.config, training.data)[0].encoder
+    encoder = training.task.build_model().encoder
     tensor = next(training.iterate_batches(0))[0].flatten(0, 1)
 
     def step() -> None:

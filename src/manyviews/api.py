@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
+import time
 import warnings
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
+from manyviews.data import DatasetDict
 from manyviews.evaluation import EvaluationConfig, evaluate_model
 from manyviews.runs import Run, init_from_run
 from manyviews.training import (
@@ -18,7 +22,7 @@ from manyviews.training import (
     ConfigError,
     RunLogger,
     Trainer,
-    build_model_and_loss,
+    build_loss,
     capture_warnings,
     check_loggers,
     check_output,
@@ -27,11 +31,14 @@ from manyviews.training import (
     limit_cpu_threads,
     list_checkpoints,
     load_data,
-    resolve_config,
+    resolve_task,
     run_on_rank_zero,
     with_absolute_paths,
 )
 from manyviews.utils import describe_type
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def train(
@@ -67,47 +74,43 @@ def train(
         >>> run.load_encoder()(torch.rand(5, 3, 32, 32)).shape                          # doctest: +SKIP
         torch.Size([5, 192])
     """
-    if resume is not None:
-        if output is not None or overwrite:
-            raise ConfigError("--resume cannot be combined with --output or --overwrite")
-        existing = Run.open(resume)
-        config = _get_resume_config(existing, config)
-        if (
-            existing.is_finished
-            and config.epochs == existing.config.epochs
-            and (existing.read_evaluation() is not None or not config.evaluate_at_end)
-        ):
-            return existing
     if not isinstance(config, Config | None):
         raise TypeError(
             f"config must be a Config, got {describe_type(config)}: use mv.train(mv.Config(data=PATH)) with the path "
             "of an image folder or an array file"
         )
-    config = with_absolute_paths(Config() if config is None else config)
+    if resume is not None:
+        if output is not None or overwrite:
+            raise ConfigError("--resume cannot be combined with --output or --overwrite")
+        existing = Run.open(resume)
+        config = _get_resume_config(existing, config)
+        if _is_complete(existing, config):
+            return existing
+    config = with_absolute_paths(config or Config())
     config.check()
     check_loggers(config)
-    fabric = create_fabric(config)
     path = Path(resume or output or _get_default_output(config)).expanduser()
+    fabric = create_fabric(config)
     if resume is None:
-        run_on_rank_zero(fabric, lambda: check_output(path, overwrite))
-    loggers = config.loggers
-    run_on_rank_zero(fabric, lambda: check_wandb_login(loggers))
+        # `Run.create` checks again; this fails before the data is loaded.
+        run_on_rank_zero(fabric, partial(check_output, path, overwrite))
+    run_on_rank_zero(fabric, partial(check_wandb_login, config.loggers))
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
         stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
         with fabric.rank_zero_first(), capture_warnings() as early_warnings:
             data = load_data(config)
-        requested, config = config, resolve_config(config, data, fabric.world_size)
+        task = resolve_task(config, data, fabric.world_size, fabric.device)
+        requested, config = config, task.config
         stack.enter_context(limit_cpu_threads(config, data))
-        model, loss = build_model_and_loss(config, data)
+        model, loss = task.build_model(), build_loss(config)
         provenance: dict[str, str] = {}
         if config.init is not None and not (resume and list_checkpoints(path / "checkpoints")):
             provenance["init"] = init_from_run(model, config.init)
-        run = run_on_rank_zero(
-            fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite, **provenance)
-        )
+        open_run = partial(Run.open, path) if resume else partial(Run.create, path, config, overwrite, **provenance)
+        run = run_on_rank_zero(fabric, open_run)
         epochs_before, run = run.config.epochs, dataclasses.replace(run, config=config)
-        run_on_rank_zero(fabric, lambda: stack.enter_context(run.lock()))
+        _lock(run, fabric, stack)
         console = stack.enter_context(RunLogger(run.path / "log.txt", silent=not fabric.is_global_zero, quiet=quiet))
         for line in early_warnings:
             console.log_to_file(f"warning: {line}")
@@ -121,16 +124,48 @@ def train(
         # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         eval_config = EvaluationConfig(label_fractions=(), num_workers=config.num_workers)
-        evaluate = (
-            partial(evaluate_model, data=data, config=config, eval_config=eval_config)
-            if config.evaluate_at_end
-            else None
+        evaluate = partial(evaluate_model, data=data, config=config, eval_config=eval_config)
+        trainer = Trainer(
+            run, task, model, loss, fabric, console, evaluate if config.evaluate_at_end else None, epochs_before
         )
-        trainer = Trainer(run, data, model, loss, fabric, console, evaluate, epochs_before)
         if epochs_before != config.epochs:  # config.yaml, the locked file, was replaced
-            run_on_rank_zero(fabric, lambda: stack.enter_context(run.lock()))
+            _lock(run, fabric, stack)
         trainer.fit()
     return dataclasses.replace(run, extensions=trainer.run.extensions)
+
+
+def estimate_training_seconds(config: Config, data: DatasetDict) -> float:
+    """Estimate the time of a training on this machine, without evaluation, from its second step (the first warms up).
+
+    Raises:
+        ConfigError: config and data are incompatible.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        fabric = create_fabric(config)
+        task = resolve_task(config, data, fabric.world_size, fabric.device)
+        run = Run.create(Path(folder) / "run", task.config, overwrite=False)
+        with RunLogger(run.path / "log.txt", silent=True, quiet=True) as console, limit_cpu_threads(task.config, data):
+            trainer = Trainer(run, task, task.build_model(), build_loss(task.config), fabric, console)
+            for _ in range(2):
+                start = time.perf_counter()
+                trainer.step(*next(trainer.iterate_batches(0)))
+                elapsed = time.perf_counter() - start
+        return elapsed * trainer.total_steps
+
+
+def _lock(run: Run, fabric: Fabric, stack: ExitStack) -> None:
+    """Lock the run on rank 0 until the stack is closed; every rank raises if another process holds the lock."""
+
+    def lock() -> None:
+        stack.enter_context(run.lock())
+
+    run_on_rank_zero(fabric, lock)
+
+
+def _is_complete(run: Run, config: Config) -> bool:
+    if not run.is_finished or config.epochs != run.config.epochs:
+        return False
+    return not config.evaluate_at_end or run.read_evaluation() is not None
 
 
 def _get_resume_config(run: Run, config: Config | None) -> Config:

@@ -124,18 +124,18 @@ def _print_plan(table: str, options: "ReproduceOptions", launch: "TrialRunner") 
     table_trials = make_trials(table, options)
     search_trials = list(make_lr_search_trials(list_lr_searched(table_trials, options)).values())
     trials = list({trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values())
-    seconds = estimate_seconds([trial for trial in trials if trial.get_state(launch.folder) != "done"])
+    seconds, failed = estimate_seconds([trial for trial in trials if trial.get_state(launch.folder) != "done"])
     rows = []
     for trial in trials:
-        time, state = seconds.get(trial.name), trial.get_state(launch.folder)
-        estimate = "unknown" if isinstance(time, str) else format_duration(time) if time else ""
-        rows.append((trial.name, trial.label, state, estimate))
+        estimate = "unknown" if trial.name in failed else ""
+        if trial.name in seconds:
+            estimate = format_duration(seconds[trial.name])
+        rows.append((trial.name, trial.label, trial.get_state(launch.folder), estimate))
     show_table(("trial", "coordinates", "state", "estimated training"), rows)
-    total = format_duration(sum(time for time in seconds.values() if isinstance(time, float)) / launch.jobs)
-    unknown = [time for time in seconds.values() if isinstance(time, str)]
-    note = f", without {len(unknown)} of unknown duration" if unknown else ""
+    total = format_duration(sum(seconds.values()) / launch.jobs)
+    note = f", without {len(failed)} of unknown duration" if failed else ""
     print_lines(f"{len(trials)} trials, about {total} of training with {launch.jobs} at once{note}")
-    for reason in dict.fromkeys(unknown):
+    for reason in dict.fromkeys(failed.values()):
         print_lines(f"unknown: {reason}")
     if search_trials:
         print_lines("the first trials search the learning rate; the others then use the best one, not the one shown")

@@ -71,7 +71,7 @@ def build_map(sample: EncodedSample, name: str) -> EmbeddingMap | None:
         class_="map",
         aria_label=f"Map of the representations of {instances} by {name}{colored}. Arrow keys move between points.",
     )
-    images = sample.images
+    images = sample.load_images()
     return EmbeddingMap(
         svg,
         [

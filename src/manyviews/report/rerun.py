@@ -9,7 +9,7 @@ from typing import Any
 
 from manyviews.report.scales import format_number
 from manyviews.report.summary import RunSummary
-from manyviews.training import AUTO_FIELDS, CONFIG_FILE, RECIPES, Config
+from manyviews.training import AUTO_FIELDS, RECIPES, Config
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ def get_rerun_info(summary: RunSummary) -> RerunInfo:
     run, config = summary.run, summary.run.config
     recipe = find_closest_recipe(config)
     output = run.path.with_name(f"{run.path.resolve().name}-again")
-    words = ["manyviews", "train", "--recipe", str(run.path / CONFIG_FILE), "--output", str(output)]
+    words = ["manyviews", "train", "--recipe", str(run.config_path), "--output", str(output)]
     recipe_config = RECIPES[recipe].with_loss_defaults()
     changes = [
         FieldDiff(name, _format_value(getattr(config, name)), _format_value(getattr(recipe_config, name)))
         for name in diff_fields(config, RECIPES[recipe])
     ]
-    return RerunInfo([shlex.quote(word) for word in words], recipe, changes, summary.provenance, config.to_yaml())
+    return RerunInfo([shlex.quote(word) for word in words], recipe, changes, summary.run.provenance, config.to_yaml())
 
 
 def find_closest_recipe(config: Config) -> str:
@@ -101,13 +101,13 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
         f"{config.optimizer}, learning rate {format_number(config.learning_rate)}, seed {config.seed}"
     )
     if config.init is not None:
-        description["initialized from"] = summary.provenance.get("init", str(config.init))
+        description["initialized from"] = summary.run.provenance.get("init", str(config.init))
     for extension in summary.run.extensions:
         description["training"] += (
             f"; {extension.epochs_before} epochs until step {extension.step:,}, then extended to {extension.epochs}"
         )
-    if "started" in summary.provenance:
-        description["started"] = summary.provenance["started"].replace("T", " ")
+    if "started" in summary.run.provenance:
+        description["started"] = summary.run.provenance["started"].replace("T", " ")
     return description
 
 

@@ -26,7 +26,6 @@ from manyviews.report.tables import (
     make_retrieval_table,
     make_scores_table,
 )
-from manyviews.training import load_data
 from manyviews.utils import MALFORMED
 
 T = TypeVar("T")
@@ -93,7 +92,7 @@ def build_section(summary: RunSummary, instances: int, workers: int, device: tor
         section.missing_reasons["scores"] = str(
             summary.evaluation.get("why") or "There is no evaluation.json with scores."
         )
-    data = _try_part(section, ("views", "neighbors", "map"), "Cannot load the data", lambda: load_data(run.config))
+    data = _try_part(section, ("views", "neighbors", "map"), "Cannot load the data", run.load_data)
     if data is None:
         return section
     section.views = _try_part(section, ("views",), "Cannot draw the views", lambda: make_view_grid(run, data))

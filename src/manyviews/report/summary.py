@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from manyviews.runs import Run
-from manyviews.training import CONFIG_FILE, ConfigError, read_provenance
+from manyviews.training import ConfigError
 from manyviews.utils import read_text
 
 MAX_WARNINGS = 5
@@ -27,7 +27,6 @@ class RunSummary:
     """Position in the report: selects color, dashes and markers."""
     metrics: list[dict[str, float]]
     evaluation: dict[str, Any]
-    provenance: dict[str, str]
     problems: list[str]
 
     @property
@@ -118,13 +117,7 @@ def _load_summary(run: Run, name: str, index: int) -> RunSummary:
         epochs = [int(row["epoch"]) for row in metrics if "epoch" in row]
         done = f", in epoch {epochs[-1] + 1} of {run.config.epochs}" if epochs else ""
         problems.insert(0, f"Not finished{done}: resume with `manyviews train --resume {shlex.quote(str(run.path))}`.")
-    return RunSummary(
-        run, name, index, metrics, evaluation, _read_provenance(run.path), problems + _read_warnings(run.path)
-    )
-
-
-def _read_provenance(path: Path) -> dict[str, str]:
-    return read_provenance(read_text(path / CONFIG_FILE))
+    return RunSummary(run, name, index, metrics, evaluation, problems + _read_warnings(run.path))
 
 
 def _read_warnings(path: Path) -> list[str]:

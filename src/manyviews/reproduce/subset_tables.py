@@ -9,7 +9,7 @@ from typing import Any
 
 from manyviews.evaluation import PROBE_LABELS
 from manyviews.reproduce.table_formats import Table
-from manyviews.reproduce.trials import Trial
+from manyviews.reproduce.trials import Coordinates, Trial
 
 BASELINES = ("majority", "raw features", "untrained encoder")
 
@@ -28,7 +28,7 @@ def make_subset_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Table]
             rows.append(
                 (name, *(_format_mean_std([score[kind][metric] for score in scores], metric) for kind in first))
             )
-        title = f"{metric} of every subset of modalities: {', '.join(str(value) for _, value in coords)}"
+        title = f"{metric} of every subset of modalities: {', '.join(map(str, coords.values()))}"
         yield Table(title, ("modalities", *(PROBE_LABELS[kind] for kind in first)), tuple(rows))
 
 
@@ -49,18 +49,16 @@ def make_baseline_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Tabl
         scores = [result["scores"] for result in results if "raw features" in (result.get("scores") or {})]
         if scores:
             rows.append(
-                (str(dict(coords)["data"]), *(_format_score([score[name] for score in scores]) for name in BASELINES))
+                (str(coords["data"]), *(_format_score([score[name] for score in scores]) for name in BASELINES))
             )
     if rows:
         yield Table("Baselines: linear probe in %, or MAE", ("data", *BASELINES), tuple(rows))
 
 
-def _collect_results(
-    trials: Sequence[Trial], folder: Path
-) -> Iterator[tuple[tuple[tuple[str, Any], ...], list[dict[str, Any]]]]:
+def _collect_results(trials: Sequence[Trial], folder: Path) -> Iterator[tuple[Coordinates, list[dict[str, Any]]]]:
     """The coordinates of each table entry and the results of all its seeds."""
-    for coords in dict.fromkeys(tuple(trial.coordinates.items()) for trial in trials):
-        loaded = [trial.load_result(folder) for trial in trials if tuple(trial.coordinates.items()) == coords]
+    for coords in dict.fromkeys(trial.coordinates for trial in trials):
+        loaded = [trial.load_result(folder) for trial in trials if trial.coordinates == coords]
         yield coords, [result for result in loaded if result is not None]
 
 

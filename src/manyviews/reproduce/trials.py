@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -30,7 +30,38 @@ from manyviews.utils import (
     read_text,
 )
 
-Coordinates = Mapping[str, str | int | float]
+Level = str | int | float
+
+
+class Coordinates(Mapping[str, Level]):
+    """Row and column of a table, such as loss and number of views; hashable.
+
+    Examples:
+        >>> {Coordinates(loss="mv-dhel", views=2): 0.5}[Coordinates(loss="mv-dhel", views=2)]
+        0.5
+    """
+
+    def __init__(self, **levels: Level) -> None:
+        self._levels = levels
+
+    def __getitem__(self, name: str) -> Level:
+        return self._levels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._levels)
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._levels.items()))
+
+    def drop(self, name: str) -> Coordinates:
+        """Return the coordinates without one of them."""
+        return Coordinates(**{key: level for key, level in self._levels.items() if key != name})
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {level}" for name, level in self._levels.items())
 
 
 @dataclass(frozen=True)
@@ -38,14 +69,14 @@ class Trial:
     """A training config, an evaluation config, and their coordinates in a table.
 
     Examples:
-        >>> Trial(Config(views=2), coordinates={"loss": "mv-dhel", "views": 2}).name[:-8]
+        >>> Trial(Config(views=2), coordinates=Coordinates(loss="mv-dhel", views=2)).name[:-8]
         'photos-mv-dhel-2-'
     """
 
     config: Config
     eval_config: EvaluationConfig = field(default_factory=EvaluationConfig)
-    coordinates: Coordinates = field(default_factory=dict)
-    """Row and column of the table; the same for all seeds."""
+    coordinates: Coordinates = field(default_factory=Coordinates)
+    """The same for all seeds."""
 
     @property
     def name(self) -> str:
@@ -78,7 +109,7 @@ class Trial:
     @property
     def label(self) -> str:
         """A readable description: coordinates and seed."""
-        return ", ".join([*(f"{name} {value}" for name, value in self.coordinates.items()), f"seed {self.config.seed}"])
+        return str(Coordinates(**self.coordinates, seed=self.config.seed))
 
     def load_result(self, folder: Path) -> dict[str, Any] | None:
         """The result of the evaluation, or None if it is not finished."""
