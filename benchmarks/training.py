@@ -23,7 +23,8 @@ from benchmarks.measure import Row, high_water, in_new_process, interleaved, tim
 from manyviews.data import load_dataset
 from manyviews.losses import get_loss
 from manyviews.runs import Run
-from manyviews.training import Config, RunLogger, Trainer, build_loss, create_fabric, resolve_task
+from manyviews.training import Config, Trainer, build_loss, create_fabric, resolve_task
+from manyviews.training.step_progress import StepProgress
 
 BASE = Config(
     batch_size=128,
@@ -51,8 +52,7 @@ def training_of(config: Config, folder: str) -> Trainer:
     photos = load_dataset("photos")
     task = resolve_task(config, photos, 1)
     run = Run.create(Path(folder) / "run", task.config, overwrite=True)
-    journal = RunLogger(run.path / "log.txt", silent=False, quiet=True)
-    return Trainer(run, task, task.build_model(), build_loss(task.config), create_fabric(config), journal)
+    return Trainer(run, task, task.build_model(), build_loss(task.config), create_fabric(config))
 
 
 def whole_step(training: Trainer) -> Callable[[], None]:
@@ -66,7 +66,7 @@ def whole_step(training: Trainer) -> Callable[[], None]:
                 training.after_step({"step": training.step_number, "epoch": epoch, **row})
                 yield
 
-    training.console.start_progress(training.total_steps, 0)
+    training.progress = StepProgress(training.total_steps, 0)
     steps = stream()
     return lambda: next(steps)
 

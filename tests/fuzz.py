@@ -52,7 +52,7 @@ from manyviews.reproduce.trials import _read_result
 from manyviews.runs import Run, load_encoder
 from manyviews.training import ConfigError, DivergedError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
-from manyviews.utils.budget import MIN_BUDGET_BYTES, memory_bytes
+from manyviews.utils.untrusted import MIN_BUDGET_BYTES, memory_bytes
 from tests.helpers.tiny_run import tiny_config
 
 EXPECTED_ERRORS = (DatasetError, ConfigError, CheckpointError, EncoderError, DivergedError)

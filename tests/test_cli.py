@@ -104,7 +104,7 @@ def test_preview_views_skips_a_corrupt_image(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "3 instances" in done.stdout
     assert "224 x 224" in done.stdout
-    assert re.search(r"manyviews: 1 file of .* left out: .*fake.jpg", done.stderr)
+    assert re.search(r"manyviews: warning: 1 file of .* left out: .*fake.jpg", done.stderr)
     (tmp_path / "sheet.png").unlink()
     done = manyviews(*call, "--raise-on-corrupt")
     assert done.returncode == 2

@@ -24,10 +24,10 @@ def list_imports(file: Path) -> set[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             folder = SOURCE / Path(*node.module.split(".")[1:])
-            init = (folder / "__init__.py").read_text() if folder.is_dir() else ""
+            init = "".join(path.read_text() for path in folder.glob("__init__.py*"))
             # A module may share its name with a function that its package exports.
             submodules = {
-                a.name for a in node.names if (folder / f"{a.name}.py").exists() and f'"{a.name}"' not in init
+                a.name for a in node.names if (folder / f"{a.name}.py").exists() and f" as {a.name}\n" not in init
             }
             modules |= {f"{node.module}.{name}" for name in submodules} or {node.module}
         elif isinstance(node, ast.Import):

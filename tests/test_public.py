@@ -29,7 +29,7 @@ def has_example(value: object) -> bool:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_exported_functions_and_classes_have_a_docstring(package: str) -> None:
     module = import_module(f"manyviews.{package}")
-    values = {name: getattr(module, name) for name in module.__all__}
+    values = {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
     values = {name: value for name, value in values.items() if inspect.isfunction(value) or inspect.isclass(value)}
     assert [name for name, value in values.items() if not inspect.getdoc(value)] == []
 

@@ -18,12 +18,11 @@ from manyviews.evaluation import EvaluationConfig, evaluate_model
 from manyviews.runs import Run, init_from_run
 from manyviews.training import (
     AUTO_FIELDS,
+    LOG_FILE,
     Config,
     ConfigError,
-    RunLogger,
     Trainer,
     build_loss,
-    capture_warnings,
     check_loggers,
     check_output,
     check_wandb_login,
@@ -35,7 +34,7 @@ from manyviews.training import (
     run_on_rank_zero,
     with_absolute_paths,
 )
-from manyviews.utils import describe_type
+from manyviews.utils import describe_type, hide_progress, log_training, logger
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -57,7 +56,8 @@ def train(
         resume: directory of a run to resume; the result equals that of an uninterrupted run. If the config has another
             number of epochs, the remaining steps follow the learning rate schedule of that number.
         overwrite: replace an existing run.
-        quiet: print nothing; `log.txt` still has the full log.
+        quiet: print nothing; `log.txt` still has the full log. Messages also go to the handlers of
+            `logging.getLogger("manyviews")`; if it has any, they replace those on stderr.
 
     Returns:
         the finished run. With several ranks, the other ranks do not wait for the evaluation.
@@ -98,7 +98,13 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
         stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
-        with fabric.rank_zero_first(), capture_warnings() as early_warnings:
+        stack.enter_context(warnings.catch_warnings())
+        # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        log = stack.enter_context(log_training(fabric.is_global_zero, quiet))
+        if quiet or not fabric.is_global_zero:
+            stack.enter_context(hide_progress())
+        with fabric.rank_zero_first():
             data = load_data(config)
         task = resolve_task(config, data, fabric.world_size, fabric.device)
         requested, config = config, task.config
@@ -111,23 +117,15 @@ def train(
         run = run_on_rank_zero(fabric, open_run)
         epochs_before, run = run.config.epochs, dataclasses.replace(run, config=config)
         _lock(run, fabric, stack)
-        console = stack.enter_context(RunLogger(run.path / "log.txt", silent=not fabric.is_global_zero, quiet=quiet))
-        for line in early_warnings:
-            console.log_to_file(f"warning: {line}")
+        log.open(run.path / LOG_FILE)
         if requested.batch_size is None and config.instances_per_batch < requested.instances_per_batch:
-            console.info(
+            logger.info(
                 f"batches have {config.instances_per_batch} instances instead of {requested.instances_per_batch}, "
                 "the largest size that fits the data"
             )
-        stack.enter_context(warnings.catch_warnings())
-        warnings.showwarning = console.warning
-        # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
-        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
         eval_config = EvaluationConfig(label_fractions=(), num_workers=config.num_workers)
         evaluate = partial(evaluate_model, data=data, config=config, eval_config=eval_config)
-        trainer = Trainer(
-            run, task, model, loss, fabric, console, evaluate if config.evaluate_at_end else None, epochs_before
-        )
+        trainer = Trainer(run, task, model, loss, fabric, evaluate if config.evaluate_at_end else None, epochs_before)
         if epochs_before != config.epochs:  # config.yaml, the locked file, was replaced
             _lock(run, fabric, stack)
         trainer.fit()
@@ -144,8 +142,8 @@ def estimate_training_seconds(config: Config, data: DatasetDict) -> float:
         fabric = create_fabric(config)
         task = resolve_task(config, data, fabric.world_size, fabric.device)
         run = Run.create(Path(folder) / "run", task.config, overwrite=False)
-        with RunLogger(run.path / "log.txt", silent=True, quiet=True) as console, limit_cpu_threads(task.config, data):
-            trainer = Trainer(run, task, task.build_model(), build_loss(task.config), fabric, console)
+        with limit_cpu_threads(task.config, data):
+            trainer = Trainer(run, task, task.build_model(), build_loss(task.config), fabric)
             for _ in range(2):
                 start = time.perf_counter()
                 trainer.step(*next(trainer.iterate_batches(0)))

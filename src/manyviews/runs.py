@@ -31,6 +31,7 @@ from manyviews.training import (
     CONFIG_FILE,
     EVALUATION_FILE,
     HEAD_FILE,
+    LOG_FILE,
     METRICS_FILE,
     ConfigError,
     ImageTask,
@@ -41,7 +42,7 @@ from manyviews.training import (
     make_task,
     read_metrics,
 )
-from manyviews.utils import parse_json, read_text
+from manyviews.utils import LogEntry, parse_json, read_log, read_text
 
 
 class Run(RunDirectory):
@@ -75,6 +76,10 @@ class Run(RunDirectory):
         except (OSError, ValueError) as error:
             raise ConfigError(f"cannot parse {path}: {error}") from error
         return content
+
+    def read_log(self) -> list[LogEntry]:
+        """Return the entries of log.txt."""
+        return read_log(self.path / LOG_FILE)
 
     def load_data(self) -> DatasetDict:
         """Load the data that the run was trained on."""

@@ -44,7 +44,7 @@ from manyviews.export import ImageCollection
 from manyviews.loading import ViewLoader, list_epoch_batches
 from manyviews.training import RECIPES, Config, with_absolute_paths
 from manyviews.transforms import MultiCrop, SimCLRTransform
-from manyviews.utils import budget
+from manyviews.utils import untrusted
 
 REAL_CIFAR = Path(os.environ.get("MANYVIEWS_TEST_CIFAR", "nowhere"))
 
@@ -728,7 +728,7 @@ def test_invalid_arrays_are_refused(tmp_path: Path, arrays: dict, message: str) 
 
 def test_an_array_file_over_its_budget_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "a.npz", images=np.zeros((10, 256, 256, 3), np.uint8))
-    monkeypatch.setattr(budget, "MIN_BUDGET_BYTES", 10_000)
+    monkeypatch.setattr(untrusted, "MIN_BUDGET_BYTES", 10_000)
     with pytest.raises(DatasetError, match="would take more than"):
         load_dataset(tmp_path / "a.npz")
 

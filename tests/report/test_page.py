@@ -158,7 +158,7 @@ def test_content_of_run_files_is_escaped(modal_run: Path, tmp_path: Path) -> Non
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("commit: ", f"{json.dumps(EVIL)}: {json.dumps(EVIL)}\n  commit: "))
     with (run / "log.txt").open("a") as log:
-        log.write(f"2026-01-01 00:00:00  warning: {EVIL}\n")
+        log.write(f"2026-01-01 00:00:00+00:00  WARNING   {EVIL}\n")
     (run / "metrics.csv").write_text(f"step,epoch,loss,{EVIL}\n1,0,2.5,4\n2,0,2.25,\n")
     folder = folder_of_images(tmp_path / "images", count=12)
     (folder / "a").rename(folder / EVIL.partition("/")[0])

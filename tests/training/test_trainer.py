@@ -30,7 +30,6 @@ from manyviews.training import (
     ConfigError,
     DivergedError,
     ImageTask,
-    RunLogger,
     Trainer,
     TrainingInterrupted,
     build_loss,
@@ -471,7 +470,7 @@ def test_broken_stderr_does_not_stop_a_run(stream: str, tmp_path: Path, monkeypa
     if stream == "closed":
         file.close()
     monkeypatch.setattr(sys, "stderr", None if stream == "none" else file)
-    monkeypatch.setattr("manyviews.training.run_logger.LOG_EVERY_SECONDS", 0)
+    monkeypatch.setattr("manyviews.training.step_progress.LOG_EVERY_SECONDS", 0)
     run = train(tiny_config(epochs=1), output=tmp_path / "run")
     monkeypatch.undo()
     assert "step 5/5" in (run.path / "log.txt").read_text()
@@ -746,7 +745,6 @@ def test_no_tensor_of_a_step_is_larger_than_the_views(tmp_path: Path) -> None:
         task.build_model(),
         build_loss(config),
         create_fabric(config),
-        RunLogger(run.path / "log", silent=True, quiet=True),
     )
     largest = [0]
 

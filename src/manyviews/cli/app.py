@@ -4,7 +4,6 @@ import io
 import os
 import signal
 import sys
-import warnings
 from collections.abc import Callable
 
 import tyro
@@ -21,7 +20,7 @@ from manyviews.cli.report_command import report_command
 from manyviews.cli.reproduce_command import reproduce_command
 from manyviews.cli.search import search_command
 from manyviews.cli.train_command import train_command
-from manyviews.utils import PARENT_PID
+from manyviews.utils import PARENT_PID, ConsoleHandler, handle_logs
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect_command,
@@ -35,8 +34,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def run_command() -> int:
-    """Run the command in sys.argv and return the exit code."""
-    warnings.showwarning = lambda message, *_: print_error(message)
+    """Run the command in sys.argv and return the exit code. Rank zero prints warnings."""
+    with handle_logs(*([ConsoleHandler("manyviews: ")] if is_first_rank() else [])):
+        return _run_command()
+
+
+def _run_command() -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # as for stderr, so that no file name can end a command
     if sys.argv[1:] == ["--version"]:

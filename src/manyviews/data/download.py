@@ -7,12 +7,10 @@ import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from manyviews.data.dataset import DatasetError
-from manyviews.utils import STDERR, open_regular
+from manyviews.utils import fsync_directory, open_regular, take_turns, track
 
 CHUNK_BYTES = 2**20
 
@@ -38,7 +36,7 @@ def download(url: str, file: Path, md5: str) -> None:
     partial = file.with_name(file.name + ".part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with _lock_download(partial):
+        with take_turns(file.parent):
             if file.exists():  # another process downloaded it
                 return
             _download_rest(url, partial, file.name)
@@ -48,64 +46,29 @@ def download(url: str, file: Path, md5: str) -> None:
                 partial.unlink()
                 raise
             partial.rename(file)
+            fsync_directory(file.parent)
     except (OSError, http.client.HTTPException) as error:
         raise DatasetError(f"cannot download {url} ({error}): download it elsewhere and put it at {file}") from error
 
 
-@contextmanager
-def _lock_download(partial: Path) -> Iterator[None]:
-    """Lock the partial file (not on Windows), so that no other process writes to it."""
-    if os.name == "nt":
-        yield
-        return
-    import fcntl
-
-    while True:
-        with partial.open("ab") as handle:
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            # The previous owner may have renamed or deleted the file: then the lock is on the wrong file.
-            try:
-                if not os.path.samestat(os.fstat(handle.fileno()), partial.stat()):
-                    continue
-            except FileNotFoundError:
-                continue
-            try:
-                yield
-            finally:
-                with suppress(FileNotFoundError):
-                    if not partial.stat().st_size:
-                        partial.unlink()
-            return
-
-
 def _download_rest(url: str, partial: Path, name: str) -> None:
     """Append the missing bytes to the partial file."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = TextColumn(name, markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     offset = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={offset}-"} if offset else {})  # noqa: S310
     try:
-        with (
-            urllib.request.urlopen(request, timeout=30) as response,  # noqa: S310
-            Progress(*columns, console=Console(file=STDERR)) as progress,
-        ):
-            resumed = response.status == 206
-            offset = offset if resumed else 0
-            length = response.headers.get("Content-Length", "")
-            total = int(length) + offset if length.isdecimal() else None
-            task = progress.add_task("", total=total, completed=offset)
-            with partial.open("ab" if resumed else "wb") as out:
-                while chunk := response.read(CHUNK_BYTES):
-                    out.write(chunk)
-                    progress.advance(task, len(chunk))
-                out.flush()
-                os.fsync(out.fileno())
+        response = urllib.request.urlopen(request, timeout=30)  # noqa: S310
     except urllib.error.HTTPError as error:
-        if error.code != 416 or not offset:  # 416: the partial file is complete
-            raise
-    else:
-        if total is not None and (size := partial.stat().st_size) < total:
-            raise DatasetError(f"the download of {url} stopped at {size:,} of {total:,} bytes: run it again to resume")
+        if error.code == 416 and offset:  # the partial file is complete
+            return
+        raise
+    with response, partial.open("ab" if response.status == 206 else "wb") as out:
+        length = response.headers.get("Content-Length", "")
+        total = int(length) if length.isdecimal() else None
+        chunks = iter(lambda: response.read(CHUNK_BYTES), b"")
+        for chunk in track(chunks, f"{name} (MiB)", total and -(-total // CHUNK_BYTES)):
+            out.write(chunk)
+        out.flush()
+        os.fsync(out.fileno())
+        size, total = out.tell(), total and total + (offset if response.status == 206 else 0)
+    if total and size < total:
+        raise DatasetError(f"the download of {url} stopped at {size:,} of {total:,} bytes: run it again to resume")

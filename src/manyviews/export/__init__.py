@@ -1,24 +1,15 @@
 """Trained encoders outside of training: embeddings in files, nearest neighbors, weights for other programs."""
 
-from manyviews.export.contact_sheet import draw_contact_sheet, save_png
-from manyviews.export.image_collection import ImageCollection
-from manyviews.export.multimodal_embeddings import get_label_type, iterate_embeddings
-from manyviews.export.neighbors import Query, find_nearest, make_query
-from manyviews.export.weights import export_onnx, to_torchvision_state_dict
-from manyviews.export.writers import check_embedding_path, get_ids_path, open_embedding_writer
-
-__all__ = [
-    "ImageCollection",
-    "Query",
-    "check_embedding_path",
-    "draw_contact_sheet",
-    "export_onnx",
-    "find_nearest",
-    "get_ids_path",
-    "get_label_type",
-    "iterate_embeddings",
-    "make_query",
-    "open_embedding_writer",
-    "save_png",
-    "to_torchvision_state_dict",
-]
+from manyviews.export.contact_sheet import draw_contact_sheet as draw_contact_sheet
+from manyviews.export.contact_sheet import save_png as save_png
+from manyviews.export.image_collection import ImageCollection as ImageCollection
+from manyviews.export.multimodal_embeddings import get_label_type as get_label_type
+from manyviews.export.multimodal_embeddings import iterate_embeddings as iterate_embeddings
+from manyviews.export.neighbors import Query as Query
+from manyviews.export.neighbors import find_nearest as find_nearest
+from manyviews.export.neighbors import make_query as make_query
+from manyviews.export.weights import export_onnx as export_onnx
+from manyviews.export.weights import to_torchvision_state_dict as to_torchvision_state_dict
+from manyviews.export.writers import check_embedding_path as check_embedding_path
+from manyviews.export.writers import get_ids_path as get_ids_path
+from manyviews.export.writers import open_embedding_writer as open_embedding_writer

@@ -1,58 +1,34 @@
 """Embeddings -> positives P and energies A -> a loss."""
 
-from manyviews.losses._batch import NonFiniteInputError
-from manyviews.losses._masked import masked_logsumexp, masked_mean, masked_sum, safe_logaddexp
-from manyviews.losses.base import MultiViewLoss
-from manyviews.losses.extra import AnchoredLoss, DCLLoss, KernelContrastiveLoss, SigLIPLoss, SupConLoss
-from manyviews.losses.kernels import Gaussian, InverseMultiquadric, Logarithmic, Riesz
-from manyviews.losses.multiview import (
-    DHELLoss,
-    InfoNCELoss,
-    LeaveOneOutLoss,
-    MultiViewContrastiveLoss,
-    MVCL1Loss,
-    MVCL2Loss,
-    MVDHELLoss,
-    MVInfoNCELoss,
-    NTXentLoss,
-    PairwiseLoss,
-    PVCLoss,
-)
-from manyviews.losses.principles import PrinciplesReport, check_principles
-from manyviews.losses.registry import LOSSES, RELEASED_CODE_KWARGS, get_loss
-from manyviews.losses.supervised import SupervisedLoss
-
-__all__ = [
-    "LOSSES",
-    "RELEASED_CODE_KWARGS",
-    "AnchoredLoss",
-    "DCLLoss",
-    "DHELLoss",
-    "Gaussian",
-    "InfoNCELoss",
-    "InverseMultiquadric",
-    "KernelContrastiveLoss",
-    "LeaveOneOutLoss",
-    "Logarithmic",
-    "MVCL1Loss",
-    "MVCL2Loss",
-    "MVDHELLoss",
-    "MVInfoNCELoss",
-    "MultiViewContrastiveLoss",
-    "MultiViewLoss",
-    "NTXentLoss",
-    "NonFiniteInputError",
-    "PVCLoss",
-    "PairwiseLoss",
-    "PrinciplesReport",
-    "Riesz",
-    "SigLIPLoss",
-    "SupConLoss",
-    "SupervisedLoss",
-    "check_principles",
-    "get_loss",
-    "masked_logsumexp",
-    "masked_mean",
-    "masked_sum",
-    "safe_logaddexp",
-]
+from manyviews.losses._batch import NonFiniteInputError as NonFiniteInputError
+from manyviews.losses._masked import masked_logsumexp as masked_logsumexp
+from manyviews.losses._masked import masked_mean as masked_mean
+from manyviews.losses._masked import masked_sum as masked_sum
+from manyviews.losses._masked import safe_logaddexp as safe_logaddexp
+from manyviews.losses.base import MultiViewLoss as MultiViewLoss
+from manyviews.losses.extra import AnchoredLoss as AnchoredLoss
+from manyviews.losses.extra import DCLLoss as DCLLoss
+from manyviews.losses.extra import KernelContrastiveLoss as KernelContrastiveLoss
+from manyviews.losses.extra import SigLIPLoss as SigLIPLoss
+from manyviews.losses.extra import SupConLoss as SupConLoss
+from manyviews.losses.kernels import Gaussian as Gaussian
+from manyviews.losses.kernels import InverseMultiquadric as InverseMultiquadric
+from manyviews.losses.kernels import Logarithmic as Logarithmic
+from manyviews.losses.kernels import Riesz as Riesz
+from manyviews.losses.multiview import DHELLoss as DHELLoss
+from manyviews.losses.multiview import InfoNCELoss as InfoNCELoss
+from manyviews.losses.multiview import LeaveOneOutLoss as LeaveOneOutLoss
+from manyviews.losses.multiview import MultiViewContrastiveLoss as MultiViewContrastiveLoss
+from manyviews.losses.multiview import MVCL1Loss as MVCL1Loss
+from manyviews.losses.multiview import MVCL2Loss as MVCL2Loss
+from manyviews.losses.multiview import MVDHELLoss as MVDHELLoss
+from manyviews.losses.multiview import MVInfoNCELoss as MVInfoNCELoss
+from manyviews.losses.multiview import NTXentLoss as NTXentLoss
+from manyviews.losses.multiview import PairwiseLoss as PairwiseLoss
+from manyviews.losses.multiview import PVCLoss as PVCLoss
+from manyviews.losses.principles import PrinciplesReport as PrinciplesReport
+from manyviews.losses.principles import check_principles as check_principles
+from manyviews.losses.registry import LOSSES as LOSSES
+from manyviews.losses.registry import RELEASED_CODE_KWARGS as RELEASED_CODE_KWARGS
+from manyviews.losses.registry import get_loss as get_loss
+from manyviews.losses.supervised import SupervisedLoss as SupervisedLoss

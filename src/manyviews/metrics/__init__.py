@@ -1,66 +1,31 @@
 """Metrics of representations h and embeddings z as pure functions: kNN, probes, retrieval, geometry, sentiment."""
 
-from manyviews.metrics.geometry import (
-    GEOMETRY_HELP,
-    alignment,
-    compute_geometry,
-    numerical_rank,
-    rankme,
-    spectrum,
-    uniformity,
-    wasserstein_uniformity,
-)
-from manyviews.metrics.knn import PAPER_K, choose_k, knn_classify, score_knn
-from manyviews.metrics.probe import (
-    PAPER_PROBE_SETTINGS,
-    REGRESSION_PROBE_SETTINGS,
-    VAL_FOLDS,
-    FeatureStream,
-    LinearProbe,
-    LinearRegressionProbe,
-    ProbeSettings,
-    ProbeSolver,
-    fit_linear_probe,
-    fit_regression_probe,
-    sample_stratified,
-)
-from manyviews.metrics.retrieval import compute_retrieval
-from manyviews.metrics.sentiment import (
-    SentimentScale,
-    compute_majority_baseline,
-    compute_regression_metrics,
-    compute_sentiment_metrics,
-    compute_weighted_f1,
-)
-
-__all__ = [
-    "GEOMETRY_HELP",
-    "PAPER_K",
-    "PAPER_PROBE_SETTINGS",
-    "REGRESSION_PROBE_SETTINGS",
-    "VAL_FOLDS",
-    "FeatureStream",
-    "LinearProbe",
-    "LinearRegressionProbe",
-    "ProbeSettings",
-    "ProbeSolver",
-    "SentimentScale",
-    "alignment",
-    "choose_k",
-    "compute_geometry",
-    "compute_majority_baseline",
-    "compute_regression_metrics",
-    "compute_retrieval",
-    "compute_sentiment_metrics",
-    "compute_weighted_f1",
-    "fit_linear_probe",
-    "fit_regression_probe",
-    "knn_classify",
-    "numerical_rank",
-    "rankme",
-    "sample_stratified",
-    "score_knn",
-    "spectrum",
-    "uniformity",
-    "wasserstein_uniformity",
-]
+from manyviews.metrics.geometry import GEOMETRY_HELP as GEOMETRY_HELP
+from manyviews.metrics.geometry import alignment as alignment
+from manyviews.metrics.geometry import compute_geometry as compute_geometry
+from manyviews.metrics.geometry import numerical_rank as numerical_rank
+from manyviews.metrics.geometry import rankme as rankme
+from manyviews.metrics.geometry import spectrum as spectrum
+from manyviews.metrics.geometry import uniformity as uniformity
+from manyviews.metrics.geometry import wasserstein_uniformity as wasserstein_uniformity
+from manyviews.metrics.knn import PAPER_K as PAPER_K
+from manyviews.metrics.knn import choose_k as choose_k
+from manyviews.metrics.knn import knn_classify as knn_classify
+from manyviews.metrics.knn import score_knn as score_knn
+from manyviews.metrics.probe import PAPER_PROBE_SETTINGS as PAPER_PROBE_SETTINGS
+from manyviews.metrics.probe import REGRESSION_PROBE_SETTINGS as REGRESSION_PROBE_SETTINGS
+from manyviews.metrics.probe import VAL_FOLDS as VAL_FOLDS
+from manyviews.metrics.probe import FeatureStream as FeatureStream
+from manyviews.metrics.probe import LinearProbe as LinearProbe
+from manyviews.metrics.probe import LinearRegressionProbe as LinearRegressionProbe
+from manyviews.metrics.probe import ProbeSettings as ProbeSettings
+from manyviews.metrics.probe import ProbeSolver as ProbeSolver
+from manyviews.metrics.probe import fit_linear_probe as fit_linear_probe
+from manyviews.metrics.probe import fit_regression_probe as fit_regression_probe
+from manyviews.metrics.probe import sample_stratified as sample_stratified
+from manyviews.metrics.retrieval import compute_retrieval as compute_retrieval
+from manyviews.metrics.sentiment import SentimentScale as SentimentScale
+from manyviews.metrics.sentiment import compute_majority_baseline as compute_majority_baseline
+from manyviews.metrics.sentiment import compute_regression_metrics as compute_regression_metrics
+from manyviews.metrics.sentiment import compute_sentiment_metrics as compute_sentiment_metrics
+from manyviews.metrics.sentiment import compute_weighted_f1 as compute_weighted_f1

@@ -1,57 +1,31 @@
 """Encoders (views -> representations h), projection heads (h -> embeddings z), and files of encoders."""
 
-from manyviews.models.embedder import Embedder, EmbedderOutput, ProjectionHead
-from manyviews.models.encoders import ENCODERS, get_encoder, get_representation_dim
-from manyviews.models.feature_encoders import SequenceEncoder, Standardize, VectorEncoder
-from manyviews.models.inference import ImageEncoder
-from manyviews.models.multimodal import (
-    LateFusionHead,
-    MultimodalConfig,
-    MultimodalEmbedder,
-    MultimodalEncoder,
-    PerModalityHeads,
-    select_valid_steps,
-)
-from manyviews.models.resnet import ResNet, Stem, resnet18, resnet50, resnet_small
-from manyviews.models.serialization import (
-    EncoderConfig,
-    EncoderError,
-    is_multimodal_file,
-    load_image_encoder,
-    load_multimodal_encoder,
-    load_weights,
-    read_first_dim,
-    serialize_module,
-)
-
-__all__ = [
-    "ENCODERS",
-    "Embedder",
-    "EmbedderOutput",
-    "EncoderConfig",
-    "EncoderError",
-    "ImageEncoder",
-    "LateFusionHead",
-    "MultimodalConfig",
-    "MultimodalEmbedder",
-    "MultimodalEncoder",
-    "PerModalityHeads",
-    "ProjectionHead",
-    "ResNet",
-    "SequenceEncoder",
-    "Standardize",
-    "Stem",
-    "VectorEncoder",
-    "get_encoder",
-    "get_representation_dim",
-    "is_multimodal_file",
-    "load_image_encoder",
-    "load_multimodal_encoder",
-    "load_weights",
-    "read_first_dim",
-    "resnet18",
-    "resnet50",
-    "resnet_small",
-    "select_valid_steps",
-    "serialize_module",
-]
+from manyviews.models.embedder import Embedder as Embedder
+from manyviews.models.embedder import EmbedderOutput as EmbedderOutput
+from manyviews.models.embedder import ProjectionHead as ProjectionHead
+from manyviews.models.encoders import ENCODERS as ENCODERS
+from manyviews.models.encoders import get_encoder as get_encoder
+from manyviews.models.encoders import get_representation_dim as get_representation_dim
+from manyviews.models.feature_encoders import SequenceEncoder as SequenceEncoder
+from manyviews.models.feature_encoders import Standardize as Standardize
+from manyviews.models.feature_encoders import VectorEncoder as VectorEncoder
+from manyviews.models.inference import ImageEncoder as ImageEncoder
+from manyviews.models.multimodal import LateFusionHead as LateFusionHead
+from manyviews.models.multimodal import MultimodalConfig as MultimodalConfig
+from manyviews.models.multimodal import MultimodalEmbedder as MultimodalEmbedder
+from manyviews.models.multimodal import MultimodalEncoder as MultimodalEncoder
+from manyviews.models.multimodal import PerModalityHeads as PerModalityHeads
+from manyviews.models.multimodal import select_valid_steps as select_valid_steps
+from manyviews.models.resnet import ResNet as ResNet
+from manyviews.models.resnet import Stem as Stem
+from manyviews.models.resnet import resnet18 as resnet18
+from manyviews.models.resnet import resnet50 as resnet50
+from manyviews.models.resnet import resnet_small as resnet_small
+from manyviews.models.serialization import EncoderConfig as EncoderConfig
+from manyviews.models.serialization import EncoderError as EncoderError
+from manyviews.models.serialization import is_multimodal_file as is_multimodal_file
+from manyviews.models.serialization import load_image_encoder as load_image_encoder
+from manyviews.models.serialization import load_multimodal_encoder as load_multimodal_encoder
+from manyviews.models.serialization import load_weights as load_weights
+from manyviews.models.serialization import read_first_dim as read_first_dim
+from manyviews.models.serialization import serialize_module as serialize_module

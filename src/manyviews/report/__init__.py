@@ -1,5 +1,3 @@
 """Runs -> one self-contained HTML page."""
 
-from manyviews.report.page import write_report
-
-__all__ = ["write_report"]
+from manyviews.report.page import write_report as write_report

@@ -11,7 +11,6 @@ from typing import Any
 
 from manyviews.runs import Run
 from manyviews.training import ConfigError
-from manyviews.utils import read_text
 
 MAX_WARNINGS = 5
 
@@ -117,14 +116,14 @@ def _load_summary(run: Run, name: str, index: int) -> RunSummary:
         epochs = [int(row["epoch"]) for row in metrics if "epoch" in row]
         done = f", in epoch {epochs[-1] + 1} of {run.config.epochs}" if epochs else ""
         problems.insert(0, f"Not finished{done}: resume with `manyviews train --resume {shlex.quote(str(run.path))}`.")
-    return RunSummary(run, name, index, metrics, evaluation, problems + _read_warnings(run.path))
+    return RunSummary(run, name, index, metrics, evaluation, problems + _read_warnings(run))
 
 
-def _read_warnings(path: Path) -> list[str]:
+def _read_warnings(run: Run) -> list[str]:
     """The last warnings in the log, without duplicates."""
     try:
-        lines = read_text(path / "log.txt", errors="replace").splitlines()
+        entries = run.read_log()
     except (OSError, ValueError):
         return []
-    messages = dict.fromkeys(line.partition("  warning: ")[2] for line in lines if "  warning: " in line)
-    return [f"Warning in training: {line}" for line in list(messages)[-MAX_WARNINGS:]]
+    messages = dict.fromkeys(entry.message for entry in entries if entry.level == "WARNING")
+    return [f"Warning in training: {message}" for message in list(messages)[-MAX_WARNINGS:]]

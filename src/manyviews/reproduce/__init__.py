@@ -1,32 +1,15 @@
 """The paper's tables and figures as grids of trials, its theorem and principles as measurements."""
 
-from manyviews.reproduce.estimate import estimate_seconds
-from manyviews.reproduce.experiments import EXPERIMENTS, ReproduceOptions
-from manyviews.reproduce.run_table import (
-    ANALYSES,
-    UNJUDGED_SCALES,
-    Outcome,
-    get_experiment,
-    list_lr_searched,
-    make_lr_search_trials,
-    make_trials,
-    reproduce_table,
-)
-from manyviews.reproduce.runner import TrialRunner
-from manyviews.reproduce.trials import Trial
-
-__all__ = [
-    "ANALYSES",
-    "EXPERIMENTS",
-    "UNJUDGED_SCALES",
-    "Outcome",
-    "ReproduceOptions",
-    "Trial",
-    "TrialRunner",
-    "estimate_seconds",
-    "get_experiment",
-    "list_lr_searched",
-    "make_lr_search_trials",
-    "make_trials",
-    "reproduce_table",
-]
+from manyviews.reproduce.estimate import estimate_seconds as estimate_seconds
+from manyviews.reproduce.experiments import EXPERIMENTS as EXPERIMENTS
+from manyviews.reproduce.experiments import ReproduceOptions as ReproduceOptions
+from manyviews.reproduce.run_table import ANALYSES as ANALYSES
+from manyviews.reproduce.run_table import UNJUDGED_SCALES as UNJUDGED_SCALES
+from manyviews.reproduce.run_table import Outcome as Outcome
+from manyviews.reproduce.run_table import get_experiment as get_experiment
+from manyviews.reproduce.run_table import list_lr_searched as list_lr_searched
+from manyviews.reproduce.run_table import make_lr_search_trials as make_lr_search_trials
+from manyviews.reproduce.run_table import make_trials as make_trials
+from manyviews.reproduce.run_table import reproduce_table as reproduce_table
+from manyviews.reproduce.runner import TrialRunner as TrialRunner
+from manyviews.reproduce.trials import Trial as Trial

@@ -1,79 +1,44 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
-from manyviews.training.checkpoints import list_checkpoints
-from manyviews.training.config import Config, ConfigError, coerce_field
-from manyviews.training.fabric import create_fabric, run_on_rank_zero
-from manyviews.training.grad_cache import grad_cache_backward
-from manyviews.training.image_task import LARGE_IMAGE_SIZE, ImageTask, build_transform
-from manyviews.training.loggers import check_loggers, check_wandb_login, read_metrics
-from manyviews.training.multimodal_task import MultimodalTask
-from manyviews.training.optim import LARS, build_parameter_groups, warmup_cosine_lr
-from manyviews.training.recipes import RECIPES, get_default_recipe, get_recipe
-from manyviews.training.resolve import (
-    AUTO_FIELDS,
-    build_loss,
-    has_small_modalities,
-    limit_cpu_threads,
-    make_task,
-    resolve_task,
-    with_absolute_paths,
-)
-from manyviews.training.run_directory import (
-    CONFIG_FILE,
-    EVALUATION_FILE,
-    HEAD_FILE,
-    METRICS_FILE,
-    RunDirectory,
-    check_output,
-)
-from manyviews.training.run_logger import RunLogger, capture_warnings
-from manyviews.training.signals import SignalCatcher, TrainingInterrupted
-from manyviews.training.sync_batch_norm import CPUSyncBatchNorm, convert_sync_batch_norm
-from manyviews.training.task import AnyModel, load_data
-from manyviews.training.trainer import DivergedError, Trainer
-
-__all__ = [
-    "AUTO_FIELDS",
-    "CONFIG_FILE",
-    "EVALUATION_FILE",
-    "HEAD_FILE",
-    "LARGE_IMAGE_SIZE",
-    "LARS",
-    "METRICS_FILE",
-    "RECIPES",
-    "AnyModel",
-    "CPUSyncBatchNorm",
-    "Config",
-    "ConfigError",
-    "DivergedError",
-    "ImageTask",
-    "MultimodalTask",
-    "RunDirectory",
-    "RunLogger",
-    "SignalCatcher",
-    "Trainer",
-    "TrainingInterrupted",
-    "build_loss",
-    "build_parameter_groups",
-    "build_transform",
-    "capture_warnings",
-    "check_loggers",
-    "check_output",
-    "check_wandb_login",
-    "coerce_field",
-    "convert_sync_batch_norm",
-    "create_fabric",
-    "get_default_recipe",
-    "get_recipe",
-    "grad_cache_backward",
-    "has_small_modalities",
-    "limit_cpu_threads",
-    "list_checkpoints",
-    "load_data",
-    "make_task",
-    "read_metrics",
-    "resolve_task",
-    "run_on_rank_zero",
-    "warmup_cosine_lr",
-    "with_absolute_paths",
-]
+from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
+from manyviews.training.config import Config as Config
+from manyviews.training.config import ConfigError as ConfigError
+from manyviews.training.config import coerce_field as coerce_field
+from manyviews.training.fabric import create_fabric as create_fabric
+from manyviews.training.fabric import run_on_rank_zero as run_on_rank_zero
+from manyviews.training.grad_cache import grad_cache_backward as grad_cache_backward
+from manyviews.training.image_task import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
+from manyviews.training.image_task import ImageTask as ImageTask
+from manyviews.training.image_task import build_transform as build_transform
+from manyviews.training.loggers import check_loggers as check_loggers
+from manyviews.training.loggers import check_wandb_login as check_wandb_login
+from manyviews.training.loggers import read_metrics as read_metrics
+from manyviews.training.multimodal_task import MultimodalTask as MultimodalTask
+from manyviews.training.optim import LARS as LARS
+from manyviews.training.optim import build_parameter_groups as build_parameter_groups
+from manyviews.training.optim import warmup_cosine_lr as warmup_cosine_lr
+from manyviews.training.recipes import RECIPES as RECIPES
+from manyviews.training.recipes import get_default_recipe as get_default_recipe
+from manyviews.training.recipes import get_recipe as get_recipe
+from manyviews.training.resolve import AUTO_FIELDS as AUTO_FIELDS
+from manyviews.training.resolve import build_loss as build_loss
+from manyviews.training.resolve import has_small_modalities as has_small_modalities
+from manyviews.training.resolve import limit_cpu_threads as limit_cpu_threads
+from manyviews.training.resolve import make_task as make_task
+from manyviews.training.resolve import resolve_task as resolve_task
+from manyviews.training.resolve import with_absolute_paths as with_absolute_paths
+from manyviews.training.run_directory import CONFIG_FILE as CONFIG_FILE
+from manyviews.training.run_directory import EVALUATION_FILE as EVALUATION_FILE
+from manyviews.training.run_directory import HEAD_FILE as HEAD_FILE
+from manyviews.training.run_directory import LOG_FILE as LOG_FILE
+from manyviews.training.run_directory import METRICS_FILE as METRICS_FILE
+from manyviews.training.run_directory import RunDirectory as RunDirectory
+from manyviews.training.run_directory import check_output as check_output
+from manyviews.training.signals import SignalCatcher as SignalCatcher
+from manyviews.training.signals import TrainingInterrupted as TrainingInterrupted
+from manyviews.training.sync_batch_norm import CPUSyncBatchNorm as CPUSyncBatchNorm
+from manyviews.training.sync_batch_norm import convert_sync_batch_norm as convert_sync_batch_norm
+from manyviews.training.task import AnyModel as AnyModel
+from manyviews.training.task import load_data as load_data
+from manyviews.training.trainer import DivergedError as DivergedError
+from manyviews.training.trainer import Trainer as Trainer

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-import warnings
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from manyviews.data import check_tensor_pickle
-from manyviews.utils import Budget, check_regular, write_atomic
+from manyviews.utils import Budget, check_regular, logger, write_atomic
 
 _NAME = re.compile(r"step-(\d{8,})-([0-9a-f]{8})\.pt")
 
@@ -65,7 +64,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
         try:
             return _load(path)
         except CheckpointError as error:  # noqa: PERF203 (there are few checkpoints)
-            warnings.warn(f"cannot load the checkpoint {path}: {error}; trying the previous one", stacklevel=2)
+            logger.warning(f"cannot load the checkpoint {path}: {error}; trying the previous one")
     if paths:
         raise CheckpointError(
             f"none of the {len(paths)} checkpoints in {folder} can be loaded: start again with --overwrite"

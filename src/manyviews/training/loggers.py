@@ -9,13 +9,12 @@ import csv
 import io
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from manyviews.training.config import Config, ConfigError
-from manyviews.utils import read_text, write_atomic
+from manyviews.utils import logger, read_text, write_atomic
 
 COLUMNS = (
     "step", "epoch", "loss", "learning_rate", "temperature", "knn", "alignment", "uniformity", "rank", "rankme",
@@ -51,7 +50,7 @@ class MetricsFile:
                 if line.endswith("\n") and re.fullmatch(r"[0-9]{1,18}", line_step) and int(line_step) <= step:
                     kept.append(line)
         if len(kept) != step + 1:
-            warnings.warn(f"{path} has {len(kept) - 1} rows for {step} steps", stacklevel=2)
+            logger.warning(f"{path} has {len(kept) - 1} rows for {step} steps")
         self.written = bytearray("".join(kept).encode())
         write_atomic(path, bytes(self.written))
 
@@ -74,20 +73,20 @@ class MetricsFile:
             write_atomic(self.path, bytes(self.written + new))
         self.written += new
         rows, self.rows = self.rows, []
-        for logger in self.loggers:
-            _write_rows(rows, logger)
+        for metric_logger in self.loggers:
+            _write_rows(rows, metric_logger)
 
     def close(self) -> None:
-        for logger in self.loggers:
-            logger.close()
+        for metric_logger in self.loggers:
+            metric_logger.close()
 
 
-def _write_rows(rows: list[Row], logger: MetricLogger) -> None:
+def _write_rows(rows: list[Row], metric_logger: MetricLogger) -> None:
     try:
         for row in rows:
-            logger.write(row)
+            metric_logger.write(row)
     except (OSError, RuntimeError) as error:
-        warnings.warn(f"{type(logger).__name__} lost rows: {error}", stacklevel=3)
+        logger.warning(f"{type(metric_logger).__name__} lost rows: {error}")
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:

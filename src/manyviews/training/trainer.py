@@ -25,11 +25,11 @@ from manyviews.training.grad_cache import Views, grad_cache_backward
 from manyviews.training.loggers import MetricsFile, make_loggers
 from manyviews.training.optim import build_optimizer, warmup_cosine_lr
 from manyviews.training.run_directory import METRICS_FILE, Extension, RunDirectory
-from manyviews.training.run_logger import RunLogger
 from manyviews.training.signals import SignalCatcher, TrainingInterrupted
+from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
 from manyviews.training.task import AnyLoss, AnyModel, TrainingTask, get_collapse_warning
-from manyviews.utils import DISK_FULL, MALFORMED, hash_key, print_stderr
+from manyviews.utils import DISK_FULL, FILE_ONLY, MALFORMED, hash_key, logger, print_stderr
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -57,7 +57,6 @@ class Trainer:
         model: AnyModel,
         loss: AnyLoss,
         fabric: Fabric,
-        console: RunLogger,
         evaluate: Callable[[AnyModel], dict[str, Any]] | None = None,
         epochs_before: int | None = None,
     ) -> None:
@@ -66,7 +65,7 @@ class Trainer:
         `evaluate` is called with the trained model on rank 0; its result is saved as `evaluation.json`.
         `epochs_before` is the former number of epochs of a run whose config now has another one.
         """
-        self.run, self.task, self.fabric, self.console = run, task, fabric, console
+        self.run, self.task, self.fabric = run, task, fabric
         self.config = config = run.config
         self.is_main, self.evaluate_model = fabric.is_global_zero, evaluate
         self.steps_per_epoch = len(task.train_indices) // config.instances_per_batch
@@ -109,12 +108,12 @@ class Trainer:
         """Train from the current step to the end, then save the model and evaluate it."""
         with closing(self.metrics) if self.metrics else nullcontext():
             for line in self._make_banner():
-                self.console.info(line)
+                logger.info(line)
             if self.config.init is not None and self.step_number == 0:
                 self.save()  # then the run can be resumed without the files of its initial weights
-            self.console.start_progress(self.total_steps, self.step_number)
+            self.progress = StepProgress(self.total_steps, self.step_number)
             try:
-                with SignalCatcher() as stop:
+                with SignalCatcher() as stop, closing(self.progress):
                     for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
                         for views, index in self.iterate_batches(epoch):
                             row = self.step(views, index)
@@ -220,9 +219,9 @@ class Trainer:
         row |= metrics
         if metrics:
             values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            self.console.info(f"step {self.step_number}, {self.task.monitored}: {values}")
+            logger.info(f"step {self.step_number}, {self.task.monitored}: {values}")
         if warning := get_collapse_warning(metrics):
-            self.console.warning(warning)
+            logger.warning(warning)
 
     def flush_metrics(self) -> None:
         """Write the rows of the last steps to disk; raise a DivergedError if a loss is not finite."""
@@ -236,14 +235,14 @@ class Trainer:
         if not rows or self.metrics is None:
             return
         final = rows[-1]
-        self.console.log_step(
+        self.progress.log_step(
             final["step"], final["epoch"], final["loss"], final["learning_rate"], self.config.instances_per_batch
         )
         self.metrics.rows += rows
         try:
             self.metrics.flush()
         except OSError as error:
-            self.console.warning(
+            logger.warning(
                 f"cannot write {self.metrics.path}: {error}; training continues, its rows wait until the disk has space"
             )
 
@@ -263,7 +262,7 @@ class Trainer:
             self.write(lambda: save_checkpoint(self.run.checkpoint_dir, step, state, keep))
             self.saved_step = step
         except OSError as error:
-            self.console.warning(
+            logger.warning(
                 f"cannot save a checkpoint at step {step}: {error}; training continues, the last checkpoint is from "
                 f"step {self.saved_step}"
             )
@@ -273,7 +272,7 @@ class Trainer:
         state = load_checkpoint(self.run.checkpoint_dir)
         if state is None:
             if (self.run.path / METRICS_FILE).exists():
-                self.console.warning(f"{self.run.path} has no checkpoint: training starts again")
+                logger.warning(f"{self.run.path} has no checkpoint: training starts again")
             return 0
         try:
             self._check_same(state["provenance"])
@@ -300,7 +299,7 @@ class Trainer:
         kept = [e for e in self.run.extensions if e.step <= step]
         self.run = replace(self.run, extensions=(*kept, Extension(step, before, epochs)))
         run_on_rank_zero(self.fabric, self.run.save_extension)
-        self.console.info(
+        logger.info(
             f"changing from {self.epochs_before} to {epochs} epochs: from step {step} on, the learning rate follows "
             f"the schedule of {self.total_steps} steps"
         )
@@ -316,7 +315,7 @@ class Trainer:
             if self.config.grad_cache_chunk or not self.config.sync_batch_norm:
                 names.append(f"number of ranks (was {saved['ranks']}; it affects batch norm here)")
             else:
-                self.console.warning(
+                logger.warning(
                     f"{self.run.path} resumes with {current['ranks']} ranks instead of {saved['ranks']}: "
                     "results are equal up to rounding"
                 )
@@ -366,9 +365,8 @@ class Trainer:
             f"cannot write: {failure}. The result stays in memory and is written as soon as the disk has space. "
             f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.how_to_resume}"
         )
-        self.console.warning(message)
-        if not self.console.is_shown:
-            print_stderr(message)  # shown even with quiet=True: the process waits
+        logger.warning(message, extra=FILE_ONLY)
+        print_stderr(message)  # even with quiet=True: the process waits
         with SignalCatcher() as stop:
             while not stop.signum:
                 sleep(RETRY_SECONDS)
@@ -405,14 +403,13 @@ class Trainer:
         )
         if stopped:
             raise TrainingInterrupted(message, stopped)
-        self.console.info("training finished, evaluating")
+        logger.info("training finished, evaluating")
         try:
-            with self.console.pause_progress():
-                result = evaluate_model(self.model)
+            result = evaluate_model(self.model)
             if "why" in result:
-                self.console.info(result["why"])
+                logger.info(result["why"])
             for line in result["better_baselines"]:
-                self.console.log_to_file(line)
+                logger.info(line, extra=FILE_ONLY)
             save = partial(self.run.save_evaluation, result)
             try:
                 self.write(save)
@@ -425,7 +422,7 @@ class Trainer:
         except (ValueError, RuntimeError) as error:
             if is_process_lost(error):
                 raise
-            self.console.warning(f"evaluation failed: {error}")
+            logger.warning(f"evaluation failed: {error}")
 
     @property
     def how_to_resume(self) -> str:

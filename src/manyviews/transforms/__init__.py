@@ -1,6 +1,7 @@
 """Image -> view: batched, with random numbers that depend on a key alone."""
 
-from manyviews.transforms.center_crop import center_crop, center_crop_batch, infer_image_size
-from manyviews.transforms.simclr import MultiCrop, SimCLRTransform
-
-__all__ = ["MultiCrop", "SimCLRTransform", "center_crop", "center_crop_batch", "infer_image_size"]
+from manyviews.transforms.center_crop import center_crop as center_crop
+from manyviews.transforms.center_crop import center_crop_batch as center_crop_batch
+from manyviews.transforms.center_crop import infer_image_size as infer_image_size
+from manyviews.transforms.simclr import MultiCrop as MultiCrop
+from manyviews.transforms.simclr import SimCLRTransform as SimCLRTransform

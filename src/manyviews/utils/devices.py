@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -15,12 +15,7 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 
 
 def resolve_device(name: Device) -> torch.device:
-    """Return the device of this name; "auto" prefers a GPU.
-
-    Examples:
-        >>> resolve_device("cpu")
-        device(type='cpu')
-    """
+    """Return the device of this name; "auto" prefers a GPU."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name not in ("auto", *available):
         raise ValueError(f"device must be one of auto, {', '.join(available)}, got {name!r}")
@@ -61,35 +56,21 @@ def count_cpus() -> int:
 
 def read_cpu_quota() -> float:
     """Return the CPU quota of the cgroups (version 1 or 2) of this process and their parents; inf without a quota."""
-    try:
+    quotas, lines = [math.inf], []
+    with suppress(OSError):
         lines = MEMBERSHIP.read_text().splitlines()
-    except OSError:
-        return math.inf
-    quota = math.inf
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
+    for _, controllers, path in (line.split(":", 2) for line in lines):
         if controllers and "cpu" not in controllers.split(","):
             continue
         root = CGROUPS / "cpu" if controllers else CGROUPS
         folder = root / path.lstrip("/")
-        # In a container the path may be that of the host: a missing folder has no quota.
-        for parent in (folder, *folder.parents):
-            quota = min(quota, _read_quota(parent, version=1 if controllers else 2))
-            if parent == root:
-                break
-    return quota
-
-
-def _read_quota(folder: Path, version: int) -> float:
-    try:
-        if version == 2:
-            amount, period = (folder / "cpu.max").read_text().split()
-        else:
-            amount, period = ((folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        # No quota is `max` in version 2 and -1 in version 1.
-        return int(amount) / int(period) if int(amount) > 0 else math.inf
-    except (OSError, ValueError, ZeroDivisionError):
-        return math.inf
+        for parent in (folder, *folder.parents[: len(folder.parts) - len(root.parts)]):
+            # In a container the path may be that of the host: a missing folder has no quota, like `max` or -1.
+            with suppress(OSError, ValueError, ZeroDivisionError):
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+                amount, period = map(int, " ".join((parent / name).read_text() for name in names).split())
+                quotas += [amount / period] if amount > 0 else []
+    return min(quotas)
 
 
 @contextmanager

@@ -70,10 +70,8 @@ def write_atomic(path: Path, content: bytes | str) -> None:
 def exclusive_lock(folder: Path, file: str, wait: bool = False) -> Iterator[int | None]:
     """Lock a file of the folder, where the system has locks, so that no other process writes to the folder.
 
-    The lock ends with the process. A child that inherits the descriptor, which is yielded, keeps the lock.
-
-    Raises:
-        BlockingIOError: another process has the lock, and `wait` is false.
+    The lock ends with the process. A child that inherits the descriptor, which is yielded, keeps the lock. If another
+    process has the lock, this waits or raises a BlockingIOError.
     """
     with open_regular(folder / file) as handle:
         if _lock(handle, wait) is False:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
-from manyviews.utils.stderr import STDERR, print_stderr
+from manyviews.utils.logs import STDERR, print_stderr
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -20,17 +20,34 @@ SHOW_AFTER_SECONDS = 3.0
 LOG_EVERY_SECONDS = 10.0
 """Seconds between two lines of progress without a terminal."""
 
-_is_silent: ContextVar[bool] = ContextVar("silent", default=False)
+_is_hidden: ContextVar[bool] = ContextVar("hidden", default=False)
 
 
 @contextmanager
 def hide_progress() -> Iterator[None]:
     """Suppress nested progress displays within the context."""
-    token = _is_silent.set(True)
+    token = _is_hidden.set(True)
     try:
         yield
     finally:
-        _is_silent.reset(token)
+        _is_hidden.reset(token)
+
+
+def start_progress_bar(what: str, total: int | None, done: int = 0) -> Progress | None:
+    """Start a bar with one task; return None without a terminal or where progress is hidden."""
+    return _start_bar(what, total, done) if STDERR.isatty() and not _is_hidden.get() else None
+
+
+def _start_bar(what: str, total: int | None, done: int) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    before, after = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[text]"))
+    columns = before, BarColumn(), MofNCompleteColumn(), after, TimeRemainingColumn()
+    bar = Progress(*columns, console=Console(file=STDERR), transient=True)
+    bar.add_task(what, total=total, completed=done, text="")
+    bar.start()
+    return bar
 
 
 def track(
@@ -44,49 +61,29 @@ def track(
         >>> sum(track(range(4), "adding", 4))
         6
     """
-    if _is_silent.get():
+    if _is_hidden.get():
         yield from steps
         return
-    display, done = _ProgressDisplay(what, total), 0
+    bar, done = None, 0
+    started = last_shown = monotonic()
     try:
         with hide_progress():
             for step in steps:
                 yield step
                 done += amount(step)
-                display.show(done)
+                now = monotonic()
+                if bar:
+                    bar.update(bar.task_ids[0], completed=done)
+                elif now - started > SHOW_AFTER_SECONDS and STDERR.isatty():
+                    bar = _start_bar(what, total, done)
+                elif now - last_shown > LOG_EVERY_SECONDS and not STDERR.isatty():
+                    last_shown = now
+                    seconds_left = 0 if total is None else (now - started) * (total / max(done, 1) - 1)
+                    rest = "" if total is None else f" of {total:,}, {format_duration(seconds_left)} left"
+                    print_stderr(f"{what}: {done:,}{rest}")
     finally:
-        display.end()
-
-
-class _ProgressDisplay:
-    def __init__(self, what: str, total: int | None) -> None:
-        self.what, self.total = what, total
-        self.started = self.last_logged = monotonic()
-        self.bar: Progress | None = None
-
-    def show(self, done: int) -> None:
-        now = monotonic()
-        if self.bar:
-            self.bar.update(self.bar.task_ids[0], completed=done)
-        elif now - self.started > SHOW_AFTER_SECONDS and STDERR.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = TextColumn(self.what, markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-            self.bar = Progress(*columns, console=Console(file=STDERR), transient=True)
-            self.bar.add_task("", total=self.total, completed=done)
-            self.bar.start()
-        elif now - self.last_logged > LOG_EVERY_SECONDS and not STDERR.isatty():
-            self.last_logged = now
-            line = f"{self.what}: {done:,}"
-            if self.total is not None:
-                seconds_left = (now - self.started) * (self.total / max(done, 1) - 1)
-                line += f" of {self.total:,}, {format_duration(seconds_left)} left"
-            print_stderr(line)
-
-    def end(self) -> None:
-        if self.bar:
-            self.bar.stop()
+        if bar:
+            bar.stop()
 
 
 def format_duration(seconds: float) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+import statistics
+from collections.abc import Collection, Sequence
 
 
 def suggest(name: str, valid: Collection[str]) -> str:
@@ -20,6 +21,18 @@ def suggest(name: str, valid: Collection[str]) -> str:
     """
     matches = difflib.get_close_matches(str(name), list(valid), n=3, cutoff=0.5)
     return f": did you mean {' or '.join(matches)}?" if matches else f". There are {', '.join(sorted(valid))}"
+
+
+def format_mean_std(values: Sequence[float], digits: int = 1, percent: bool = False) -> str:
+    """Format the mean and the sample standard deviation of values; a single value has no deviation.
+
+    Examples:
+        >>> format_mean_std([74.8, 76.0]), format_mean_std([0.748, 0.76], percent=True), format_mean_std([2.0])
+        ('75.4 ± 0.8', '75.4% ± 0.8', '2.0')
+    """
+    scale = 100 if percent else 1
+    mean = f"{scale * statistics.mean(values):.{digits}f}{'%' if percent else ''}"
+    return mean if len(values) < 2 else f"{mean} ± {scale * statistics.stdev(values):.{digits}f}"
 
 
 _SURROGATES = "\ud800-\udfff"

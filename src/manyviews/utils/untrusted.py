@@ -1,16 +1,29 @@
-"""Readers of untrusted files: regular files only, and text with a limited structure."""
+"""Readers of untrusted files: regular files only, text with a limited structure, and a memory budget.
+
+A small file can request any amount of memory: by compression, by nested references to the same list, or by a header
+with a large shape. A reader counts every allocation before it is made, and stops before it exceeds the budget.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import stat
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
-from manyviews.utils.budget import Budget
-
+MAX_MEMORY_SHARE = 0.5
+"""Max fraction of the memory of the machine for one file."""
+MAX_EXPANSION = 200
+"""Max ratio of memory to file size."""
+MIN_BUDGET_BYTES = 2**28
+"""Memory that is allowed for any file, regardless of its size."""
+UNKNOWN_MEMORY_BYTES = 2**33
+"""Assumed memory where the system does not report it."""
 TEXT_BYTES = 64
 """Max bytes of memory per byte of JSON, YAML or CSV."""
 MAX_YAML_BYTES = 2**17
@@ -27,9 +40,52 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 
-
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions raised when a parsed file has values of the wrong type, shape or range."""
+
+
+class BudgetError(ValueError):
+    """A file would take more memory than its budget."""
+
+
+@cache
+def memory_bytes() -> int:
+    """Return the memory of the machine, or the limit of the cgroup or address space if it is smaller."""
+    limits = []
+    if hasattr(os, "sysconf"):
+        import resource
+
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        if (limit := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
+            limits.append(limit)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # no such group, or no limit ("max")
+            limits.append(int((Path("/sys/fs/cgroup") / name).read_text()))
+    return min(limits, default=UNKNOWN_MEMORY_BYTES)
+
+
+def memory_share() -> int:
+    """Return the max number of bytes for one file on this machine."""
+    return int(MAX_MEMORY_SHARE * memory_bytes())
+
+
+class Budget:
+    """Counts the memory used to read one file of `size` bytes."""
+
+    def __init__(self, name: object, size: int) -> None:
+        self.name, self.size = name, size
+        self.bytes = min(memory_share(), max(MIN_BUDGET_BYTES, MAX_EXPANSION * size))
+        self.left = self.bytes
+
+    def take(self, count: int) -> None:
+        """Count bytes before they are allocated; raise a BudgetError if the file would exceed its budget."""
+        self.left -= count
+        if self.left < 0:
+            raise BudgetError(
+                f"{self.name}, of {self.size:,} bytes, would take more than {self.bytes:,} bytes of memory (at most "
+                f"{MAX_MEMORY_SHARE:.0%} of the machine, and {MAX_EXPANSION} times the file size): if you trust the "
+                "file, split it and save it without compression"
+            )
 
 
 class ParseError(ValueError):
@@ -37,15 +93,10 @@ class ParseError(ValueError):
 
 
 def check_regular(path: Path) -> int:
-    """Return the size of a regular file; opening anything else may block forever.
-
-    Raises:
-        OSError: the file does not exist, or it is a folder, a pipe, a socket or a device.
-    """
+    """Return the size of a regular file; raise an OSError for anything else, which may block forever when opened."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special")
-        raise OSError(f"{path} is {kind}, not a regular file")
+        raise OSError(f"{path} is {_KINDS.get(stat.S_IFMT(status.st_mode), 'special')}, not a regular file")
     return status.st_size
 
 
@@ -56,23 +107,14 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def read_text(path: Path, errors: str = "strict") -> str:
-    """Read the text of a regular file whose parsed content fits into memory.
-
-    Raises:
-        OSError: the file does not exist or is not regular.
-        ValueError: it is not UTF-8, or too large.
-    """
+    """Read a regular file; raise a ValueError if it is not UTF-8 or its parsed content would not fit into memory."""
     size = check_regular(path)
     Budget(path, size).take(TEXT_BYTES * size)
     return path.read_text(encoding="utf-8", errors=errors)
 
 
 def parse_json(text: str) -> Any:
-    """Parse a JSON text.
-
-    Raises:
-        ParseError: it is not JSON, or nested too deeply.
-    """
+    """Parse a JSON text; raise a ParseError if it is not JSON or nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -80,15 +122,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_yaml(text: str) -> dict[str, Any]:
-    """Parse a YAML mapping.
-
-    Raises:
-        ParseError: the text is not a YAML mapping, or is too large, too deep, or has an alias (`*name`).
-
-    Examples:
-        >>> parse_yaml("views: 4")
-        {'views': 4}
-    """
+    """Parse a YAML mapping; raise a ParseError if it is not one, too large, too deep, or has an alias (`*name`)."""
     if len(text) > MAX_YAML_BYTES:
         raise ParseError(f"it has {len(text):,} characters, the maximum is {MAX_YAML_BYTES:,}")
     try:
