@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict
 from manyviews.models import Standardize, select_valid_steps
-from manyviews.report.sample import EncodedSample, get_class_name, list_instance_ids, read_image_or_gray
+from manyviews.report.sample import EncodedSample, group_labels, list_instance_ids, read_image_or_gray
 from manyviews.report.thumbnails import draw_modality, make_img_tag
 from manyviews.runs import Run
 from manyviews.training import ImageTask, MultimodalTask
@@ -53,7 +53,7 @@ def _make_crop_grid(run: Run, task: ImageTask) -> ImageGrid:
     count = min(config.views, MAX_VIEWS)
     batch = torch.stack(images) if len({image.shape for image in images}) == 1 else images
     views = task.transform(batch, views=count, seed=config.seed, epoch=0, index=index)
-    labels, names = _list_label_texts(task.data, split, index), list_instance_ids(run, "train", split, index)
+    labels, names = group_labels(task.data, split, index).texts, list_instance_ids(run, "train", split, index)
     rows = []
     for image, image_views, label, name in zip(images, views, labels, names, strict=True):
         row = [GridCell(make_img_tag(image, _make_alt_text("training instance", name, label)), label or name)]
@@ -67,7 +67,7 @@ def _make_crop_grid(run: Run, task: ImageTask) -> ImageGrid:
 def _make_modality_grid(run: Run, task: MultimodalTask) -> ImageGrid:
     split, modalities = task.split, run.config.modalities
     index = draw_permutation(len(split), 0)[:NUM_ROWS].sort().values
-    labels, names = _list_label_texts(task.data, split, index), list_instance_ids(run, "train", split, index)
+    labels, names = group_labels(task.data, split, index).texts, list_instance_ids(run, "train", split, index)
     images, masks = split.modalities.get(IMAGE_MODALITY), task.loader.get_mask(index).tolist()
     rows = []
     for i, label, name, mask in zip(index.tolist(), labels, names, masks, strict=True):
@@ -126,8 +126,8 @@ def _pick_queries(sample: EncodedSample) -> list[int]:
     """Indices of one instance per class, spread over the classes, then of other instances."""
     groups = torch.tensor(sample.labels.groups)
     order = draw_permutation(len(groups), 1).tolist()
-    firsts = list({int(groups[i]): i for i in reversed(order)}.items())
-    by_class = [i for _, i in sorted(firsts)]
+    first_of_class = {int(groups[i]): i for i in reversed(order)}
+    by_class = [first_of_class[group] for group in sorted(first_of_class)]
     stride = max(1, len(by_class) / NUM_ROWS)
     chosen = [by_class[int(k * stride)] for k in range(min(NUM_ROWS, len(by_class)))]
     return [*chosen, *(i for i in order if i not in chosen)][: min(NUM_ROWS, len(groups))]
@@ -136,20 +136,10 @@ def _pick_queries(sample: EncodedSample) -> list[int]:
 def _make_cell(sample: EncodedSample, i: int, role: str, cosine: str = "", is_other_class: bool = False) -> GridCell:
     name, label = sample.ids[i], sample.labels.texts[i]
     images = sample.data[sample.split].modalities.get(IMAGE_MODALITY)
-    image = None
-    if images is not None:
-        image = make_img_tag(read_image_or_gray(images, int(sample.index[i])), _make_alt_text(role, name, label))
-    subcaption = cosine or role
-    if image is None and label:
-        subcaption = f"{name}, {subcaption}"
-    return GridCell(image, label or name, subcaption, is_other_class)
-
-
-def _list_label_texts(data: DatasetDict, split: Dataset, index: Tensor) -> list[str]:
-    if split.labels is None:
-        return [""] * len(index)
-    labels = split.labels[index].tolist()
-    return [get_class_name(data, label) if split.class_labels is not None else f"{label:.3g}" for label in labels]
+    if images is None:
+        return GridCell(None, label or name, f"{name}, {cosine or role}" if label else cosine or role, is_other_class)
+    image = make_img_tag(read_image_or_gray(images, int(sample.index[i])), _make_alt_text(role, name, label))
+    return GridCell(image, label or name, cosine or role, is_other_class)
 
 
 def _make_alt_text(role: str, name: str, label: str) -> str:

@@ -74,7 +74,7 @@ def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroup
     labels = split.labels[index]
     if split.class_labels is not None:
         classes = sorted(set(labels.tolist()))
-        names = [get_class_name(data, label) for label in classes]
+        names = [data.class_names[c] if 0 <= c < len(data.class_names) else str(c) for c in classes]
         groups = [classes.index(label) for label in labels.tolist()]
         return LabelGroups(groups, names, [names[group] for group in groups])
     low, high = labels.min().item(), labels.max().item()
@@ -82,10 +82,6 @@ def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroup
     groups = torch.bucketize(labels.float(), edges[1:-1]).tolist()
     names = [f"{a:.3g} to {b:.3g}" for a, b in zip(edges.tolist(), edges[1:].tolist(), strict=False)]
     return LabelGroups(groups, names, [f"{label:.3g}" for label in labels.tolist()], is_binned=True)
-
-
-def get_class_name(data: DatasetDict, label: int) -> str:
-    return data.class_names[label] if 0 <= label < len(data.class_names) else str(label)
 
 
 def list_instance_ids(run: Run, name: str, split: Dataset, index: Tensor) -> list[str]:

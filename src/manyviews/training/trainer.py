@@ -145,7 +145,7 @@ class Trainer:
 
     def step(self, views: Views, index: Tensor) -> dict[str, Any]:
         """Update the model on the views (B, N, ...) of this rank's instances; return a row of metrics."""
-        steps = self.planned_steps(self.step_number)
+        steps = self.count_planned_steps(self.step_number)
         rate = warmup_cosine_lr(self.step_number, steps, round(self.config.warmup_fraction * steps), self.peak_lr)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_mult", 1.0)
@@ -186,7 +186,7 @@ class Trainer:
             row["temperature"] = temperature.detach().clone() if isinstance(temperature, Tensor) else temperature
         return row
 
-    def planned_steps(self, step: int) -> int:
+    def count_planned_steps(self, step: int) -> int:
         """Return the total steps of the schedule at `step`: the run may have had another number of epochs then."""
         epochs = next((e.epochs_before for e in self.run.extensions if step < e.step), self.config.epochs)
         return epochs * self.steps_per_epoch
@@ -194,7 +194,7 @@ class Trainer:
     def after_step(self, row: dict[str, Any]) -> None:
         """Monitor, write metrics and save a checkpoint, each at its interval."""
         config, step, is_last = self.config, self.step_number, self.step_number == self.total_steps
-        planned = self.planned_steps(step - 1)
+        planned = self.count_planned_steps(step - 1)
         if step == planned or step % (config.monitor_every or max(1, planned // 10)) == 0:
             self.flush_metrics()
             if self.is_main:
