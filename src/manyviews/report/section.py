@@ -87,7 +87,7 @@ def make_evaluation_tables(summary: RunSummary) -> EvaluationTables:
 def build_section(summary: RunSummary, instances: int, workers: int, device: torch.device) -> RunSection:
     """Build the section; load the run's data, if it still exists, and encode a sample of it."""
     run = summary.run
-    section = RunSection(summary, describe_run(summary), get_rerun_info(summary), make_evaluation_tables(summary))
+    section = RunSection(summary, describe_run(summary), get_rerun_info(run), make_evaluation_tables(summary))
     if section.evaluation.scores is None:
         section.missing_reasons["scores"] = str(
             summary.evaluation.get("why") or "There is no evaluation.json with scores."

@@ -19,16 +19,9 @@ from manyviews.training.multimodal_task import MultimodalTask
 from manyviews.training.task import AnyLoss, TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
 
-AUTO_FIELDS: dict[str, Any] = {
-    "image_size": None,
-    "jitter_strength": None,
-    "blur_prob": None,
-    "stem": None,
-    "views": 0,
-    "modalities": (),
-    "monitor_size": None,
-    "batch_size": None,
-}
+AUTO_FIELDS: dict[str, Any] = {"views": 0, "modalities": ()} | dict.fromkeys(
+    ("image_size", "jitter_strength", "blur_prob", "stem", "monitor_size", "batch_size")
+)
 """Fields that default to a value from the data, and the value that means "not set"."""
 MAX_SHORT_STEPS = 64
 """Encoders of sequences up to this length do not gain from more than one thread."""
