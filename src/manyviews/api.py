@@ -6,7 +6,8 @@ import dataclasses
 import tempfile
 import time
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ from manyviews.utils import describe_type, hide_progress, log_training, logger
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+    from manyviews.utils import LogFileHandler
 
 
 def train(
@@ -95,15 +98,7 @@ def train(
         # `Run.create` checks again; this fails before the data is loaded.
         run_on_rank_zero(fabric, partial(check_output, path, overwrite))
     run_on_rank_zero(fabric, partial(check_wandb_login, config.loggers))
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
-        stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
-        stack.enter_context(warnings.catch_warnings())
-        # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
-        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        log = stack.enter_context(log_training(fabric.is_global_zero, quiet))
-        if quiet or not fabric.is_global_zero:
-            stack.enter_context(hide_progress())
+    with _set_up_process(config, fabric, quiet) as log, ExitStack() as stack:
         with fabric.rank_zero_first():
             data = load_data(config)
         task = resolve_task(config, data, fabric.world_size, fabric.device)
@@ -130,6 +125,21 @@ def train(
             _lock(run, fabric, stack)
         trainer.fit()
     return dataclasses.replace(run, extensions=trainer.run.extensions)
+
+
+@contextmanager
+def _set_up_process(config: Config, fabric: Fabric, quiet: bool) -> Iterator[LogFileHandler]:
+    """Set the random state, warnings and logging of this process for a training, and restore them afterwards."""
+    with (
+        torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []),
+        torch.autograd.set_detect_anomaly(config.detect_anomaly),
+        warnings.catch_warnings(),
+        log_training(fabric.is_global_zero, quiet) as log,
+        hide_progress() if quiet or not fabric.is_global_zero else nullcontext(),
+    ):
+        # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        yield log
 
 
 def estimate_training_seconds(config: Config, data: DatasetDict) -> float:

@@ -82,19 +82,13 @@ class Trial:
     def name(self) -> str:
         """The name of the run directory: readable, with a hash of every field that affects the result."""
         # A temperature equal to the loss's default gives the same name as no temperature.
-        config, defaults = (
-            with_absolute_paths(self.config).with_loss_defaults(),
-            Config().with_loss_defaults().get_result_fields(),
-        )
+        config = with_absolute_paths(self.config).with_loss_defaults()
         # Fields with default values are left out, so that a new field does not rename old runs.
-        fields: dict[str, Any] = {
-            name: value for name, value in config.get_result_fields().items() if value != defaults[name]
-        }
-        path = Path(config.data)
+        defaults = Config().with_loss_defaults().get_result_fields()
+        fields = {name: value for name, value in config.get_result_fields().items() if value != defaults[name]}
         # A file is identified by its content; folders and named data sets, which may be large, by their names.
-        fields["data"] = (
-            _hash_file(path, path.stat().st_mtime_ns) if as_path(config.data) and path.is_file() else config.data
-        )
+        path, is_path = Path(config.data), as_path(config.data) is not None
+        fields["data"] = _hash_file(path, path.stat().st_mtime_ns) if is_path and path.is_file() else config.data
         kind = "supervised" if config.supervised else config.loss
         stem = re.sub(r"[^\w.-]+", "-", path.stem)
         return f"{stem}-{kind}-{config.views or 'all'}-{_compute_digest(fields)}"
