@@ -388,7 +388,7 @@ def test_seeds_are_compared_pairwise_with_the_interval_of_differences() -> None:
     assert (claim.verdict, claim.basis[:24]) == ("undecided", "difference to c +1.00, m")
     assert claim_best(results, "linear", "b", ["a", "c"], views=2).verdict == "not held"
     # A seed that failed for one loss is left out.
-    del results.values[("loss", "a"), ("views", 2)]["linear"][2]
+    del results.values[Coordinates(loss="a", views=2)]["linear"][2]
     assert "95% over 2 seeds" in claim_best(results, "linear", "a", ["b"], views=2).basis
 
 

@@ -1,4 +1,4 @@
-"""`ImageTask`: training on random views of images, on disk or in memory."""
+"""`ImageTask`, and the transform of its views."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ LARGE_IMAGE_SIZE = 64
 
 
 class ImageTask(TrainingTask):
+    """Training on random views of images, on disk or in memory."""
+
     def __init__(self, config: Config, data: DatasetDict, device: torch.device) -> None:
         super().__init__(config, data, data["train"], device)
         images = self.split.images

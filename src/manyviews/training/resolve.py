@@ -84,6 +84,7 @@ def _is_image(data: DatasetDict, name: str) -> bool:
 
 
 def build_loss(config: Config) -> AnyLoss:
+    """Build the loss of a config."""
     if config.supervised:
         return SupervisedLoss()
     kwargs = {"temperature": config.temperature, "learn_temperature": config.learn_temperature}
