@@ -23,7 +23,7 @@ from benchmarks.measure import Row, high_water, in_new_process, interleaved, tim
 from manyviews.data import load_dataset
 from manyviews.losses import get_loss
 from manyviews.runs import Run
-from manyviews.training import Config, Trainer, build_model_and_loss, create_fabric, resolve_config
+from manyviews.training import Config, Trainer, build_loss, create_fabric, resolve_task
 from manyviews.training.step_progress import StepProgress
 
 BASE = Config(
@@ -50,9 +50,9 @@ def measure(quick: bool) -> Iterator[Row]:
 
 def training_of(config: Config, folder: str) -> Trainer:
     photos = load_dataset("photos")
-    config = resolve_config(config, photos, 1)
-    run = Run.create(Path(folder) / "run", config, overwrite=True)
-    return Trainer(run, photos, *build_model_and_loss(config, photos), create_fabric(config))
+    task = resolve_task(config, photos, 1)
+    run = Run.create(Path(folder) / "run", task.config, overwrite=True)
+    return Trainer(run, task, task.build_model(), build_loss(task.config), create_fabric(config))
 
 
 def whole_step(training: Trainer) -> Callable[[], None]:
@@ -72,7 +72,7 @@ def whole_step(training: Trainer) -> Callable[[], None]:
 
 
 def bare_step(training: Trainer) -> Callable[[], None]:
-    encoder = build_model_and_loss(training.config, training.data)[0].encoder
+    encoder = training.task.build_model().encoder
     tensor = next(training.iterate_batches(0))[0].flatten(0, 1)
 
     def step() -> None:

@@ -13,7 +13,7 @@ from manyviews.data import load_dataset
 from manyviews.export import draw_contact_sheet, save_png
 from manyviews.losses import LOSSES
 from manyviews.runs import Run
-from manyviews.training import RECIPES, Config, build_transform, resolve_config
+from manyviews.training import RECIPES, Config, build_transform, resolve_task
 from manyviews.utils import draw_permutation
 
 
@@ -80,7 +80,7 @@ def test_preview_equal_the_views_of_training(tmp_path: Path) -> None:
     ):
         assert manyviews("preview", "--instances", "3", "-o", str(tmp_path / "sheet.png"), *flags).returncode == 0
         index = draw_permutation(len(images), 0)[:3]
-        transform = build_transform(resolve_config(Config(**changes), photos, 1))
+        transform = build_transform(resolve_task(Config(**changes), photos, 1).config)
         views = transform(images[index], views=4, seed=0, epoch=0, index=index)
         rows = [[image, *row] for image, row in zip(images[index], views, strict=True)]
         save_png(draw_contact_sheet(rows), tmp_path / "expected.png")

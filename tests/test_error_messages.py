@@ -15,7 +15,7 @@ import manyviews as mv
 from manyviews.data import LazyImages
 from manyviews.loading import ModalityLoader
 from manyviews.models import MultimodalEncoder, VectorEncoder
-from manyviews.training import resolve_config
+from manyviews.training import resolve_task
 from manyviews.transforms import infer_image_size
 from tests.helpers.tiny_run import run_to_end
 
@@ -65,18 +65,18 @@ def test_the_first_command_of_the_readme_works_on_a_small_folder(tmp_path: Path)
 )
 def test_default_sizes_fit_the_data(count: int, monitor_size: int, batch_size: int) -> None:
     data = mv.DatasetDict("any", {"train": mv.Dataset({"image": torch.zeros(count, 3, 8, 8, dtype=torch.uint8)})})
-    config = resolve_config(mv.Config(), data, 1)
+    config = resolve_task(mv.Config(), data, 1).config
     assert (config.monitor_size, config.batch_size, config.instances_per_batch) == (
         monitor_size,
         batch_size,
         batch_size,
     )
     if count >= 6:
-        assert resolve_config(mv.Config(), data, 3).instances_per_batch == batch_size // 3 * 3
+        assert resolve_task(mv.Config(), data, 3).config.instances_per_batch == batch_size // 3 * 3
     if count >= 20:
-        counts_views = resolve_config(mv.Config(batch_counts_views=True), data, 1)
+        counts_views = resolve_task(mv.Config(batch_counts_views=True), data, 1).config
         assert counts_views.instances_per_batch == min(32, count - monitor_size)
-    config = resolve_config(mv.Config(monitor_size=0, batch_size=2), data, 1)
+    config = resolve_task(mv.Config(monitor_size=0, batch_size=2), data, 1).config
     assert (config.monitor_size, config.batch_size) == (0, 2)
 
 

@@ -14,7 +14,7 @@ PACKAGES += ["api", "export", "report", "reproduce", "cli"]
 """In the order data flows: a package imports only packages before it."""
 PARTICIPLE = re.compile(r"^[a-z]+(ed|en|ing|own|eld)$")
 VERBS = {"embed", "open"}
-NOUNS_AND_ADJECTIVES = {"cached_tile", "markdown", "masked_logsumexp", "masked_mean", "masked_sum", "planned_steps"}
+NOUNS_AND_ADJECTIVES = {"cached_tile", "markdown", "masked_logsumexp", "masked_mean", "masked_sum"}
 NOUNS_AND_ADJECTIVES |= {"required_energies", "squared_distance", "warning"}
 
 

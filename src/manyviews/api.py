@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
+import time
 import warnings
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
+from manyviews.data import DatasetDict
 from manyviews.evaluation import EvaluationConfig, evaluate_model, load_evaluation
 from manyviews.runs import Run, init_from_run
 from manyviews.training import (
     AUTO_FIELDS,
+    LOG_FILE,
     Config,
     ConfigError,
     Trainer,
-    build_model_and_loss,
+    build_loss,
     check_loggers,
     check_output,
     check_wandb_login,
@@ -25,11 +31,16 @@ from manyviews.training import (
     limit_cpu_threads,
     list_checkpoints,
     load_data,
-    resolve_config,
+    resolve_task,
     run_on_rank_zero,
     with_absolute_paths,
 )
 from manyviews.utils import describe_type, hide_progress, log_training, logger
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from manyviews.utils import LogFileHandler
 
 
 def train(
@@ -66,70 +77,103 @@ def train(
         >>> run.load_encoder()(torch.rand(5, 3, 32, 32)).shape                          # doctest: +SKIP
         torch.Size([5, 192])
     """
-    if resume is not None:
-        if output is not None or overwrite:
-            raise ConfigError("--resume cannot be combined with --output or --overwrite")
-        existing = Run.open(resume)
-        config = _get_resume_config(existing, config)
-        if (
-            existing.is_finished
-            and config.epochs == existing.config.epochs
-            and (load_evaluation(existing) is not None or not config.evaluate_at_end)
-        ):
-            return existing
     if not isinstance(config, Config | None):
         raise TypeError(
             f"config must be a Config, got {describe_type(config)}: use mv.train(mv.Config(data=PATH)) with the path "
             "of an image folder or an array file"
         )
-    config = with_absolute_paths(Config() if config is None else config)
+    if resume is not None:
+        if output is not None or overwrite:
+            raise ConfigError("--resume cannot be combined with --output or --overwrite")
+        existing = Run.open(resume)
+        config = _get_resume_config(existing, config)
+        if _is_complete(existing, config):
+            return existing
+    config = with_absolute_paths(config or Config())
     config.check()
     check_loggers(config)
-    fabric = create_fabric(config)
     path = Path(resume or output or _get_default_output(config)).expanduser()
+    fabric = create_fabric(config)
     if resume is None:
-        run_on_rank_zero(fabric, lambda: check_output(path, overwrite))
-    loggers = config.loggers
-    run_on_rank_zero(fabric, lambda: check_wandb_login(loggers))
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []))
-        stack.enter_context(torch.autograd.set_detect_anomaly(config.detect_anomaly))
-        stack.enter_context(warnings.catch_warnings())
-        # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
-        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
-        log = stack.enter_context(log_training(fabric.is_global_zero, quiet))
-        if quiet or not fabric.is_global_zero:
-            stack.enter_context(hide_progress())
+        # `Run.create` checks again; this fails before the data is loaded.
+        run_on_rank_zero(fabric, partial(check_output, path, overwrite))
+    run_on_rank_zero(fabric, partial(check_wandb_login, config.loggers))
+    with _set_up_process(config, fabric, quiet) as log, ExitStack() as stack:
         with fabric.rank_zero_first():
             data = load_data(config)
-        requested, config = config, resolve_config(config, data, fabric.world_size)
+        task = resolve_task(config, data, fabric.world_size, fabric.device)
+        requested, config = config, task.config
         stack.enter_context(limit_cpu_threads(config, data))
-        model, loss = build_model_and_loss(config, data)
+        model, loss = task.build_model(), build_loss(config)
         provenance: dict[str, str] = {}
         if config.init is not None and not (resume and list_checkpoints(path / "checkpoints")):
             provenance["init"] = init_from_run(model, config.init)
-        run = run_on_rank_zero(
-            fabric, lambda: Run.open(path) if resume else Run.create(path, config, overwrite, **provenance)
-        )
+        open_run = partial(Run.open, path) if resume else partial(Run.create, path, config, overwrite, **provenance)
+        run = run_on_rank_zero(fabric, open_run)
         epochs_before, run = run.config.epochs, dataclasses.replace(run, config=config)
-        run_on_rank_zero(fabric, lambda: stack.enter_context(run.lock()))
-        log.open(run.path / "log.txt")
+        _lock(run, fabric, stack)
+        log.open(run.path / LOG_FILE)
         if requested.batch_size is None and config.instances_per_batch < requested.instances_per_batch:
             logger.info(
                 f"batches have {config.instances_per_batch} instances instead of {requested.instances_per_batch}, "
                 "the largest size that fits the data"
             )
         eval_config = EvaluationConfig(label_fractions=(), num_workers=config.num_workers)
-        evaluate = (
-            partial(evaluate_model, data=data, config=config, eval_config=eval_config)
-            if config.evaluate_at_end
-            else None
-        )
-        trainer = Trainer(run, data, model, loss, fabric, evaluate, epochs_before)
+        evaluate = partial(evaluate_model, data=data, config=config, eval_config=eval_config)
+        trainer = Trainer(run, task, model, loss, fabric, evaluate if config.evaluate_at_end else None, epochs_before)
         if epochs_before != config.epochs:  # config.yaml, the locked file, was replaced
-            run_on_rank_zero(fabric, lambda: stack.enter_context(run.lock()))
+            _lock(run, fabric, stack)
         trainer.fit()
     return dataclasses.replace(run, extensions=trainer.run.extensions)
+
+
+@contextmanager
+def _set_up_process(config: Config, fabric: Fabric, quiet: bool) -> Iterator[LogFileHandler]:
+    """Set the random state, warnings and logging of this process for a training, and restore them afterwards."""
+    with (
+        torch.random.fork_rng([fabric.device] if fabric.device.type == "cuda" else []),
+        torch.autograd.set_detect_anomaly(config.detect_anomaly),
+        warnings.catch_warnings(),
+        log_training(fabric.is_global_zero, quiet) as log,
+        hide_progress() if quiet or not fabric.is_global_zero else nullcontext(),
+    ):
+        # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+        yield log
+
+
+def estimate_training_seconds(config: Config, data: DatasetDict) -> float:
+    """Estimate the time of a training on this machine, without evaluation, from its second step (the first warms up).
+
+    Raises:
+        ConfigError: config and data are incompatible.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        fabric = create_fabric(config)
+        task = resolve_task(config, data, fabric.world_size, fabric.device)
+        run = Run.create(Path(folder) / "run", task.config, overwrite=False)
+        with limit_cpu_threads(task.config, data):
+            trainer = Trainer(run, task, task.build_model(), build_loss(task.config), fabric)
+            for _ in range(2):
+                start = time.perf_counter()
+                trainer.step(*next(trainer.iterate_batches(0)))
+                elapsed = time.perf_counter() - start
+        return elapsed * trainer.total_steps
+
+
+def _lock(run: Run, fabric: Fabric, stack: ExitStack) -> None:
+    """Lock the run on rank 0 until the stack is closed; every rank raises if another process holds the lock."""
+
+    def lock() -> None:
+        stack.enter_context(run.lock())
+
+    run_on_rank_zero(fabric, lock)
+
+
+def _is_complete(run: Run, config: Config) -> bool:
+    if not run.is_finished or config.epochs != run.config.epochs:
+        return False
+    return not config.evaluate_at_end or load_evaluation(run) is not None
 
 
 def _get_resume_config(run: Run, config: Config | None) -> Config:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from manyviews.data import DatasetDict
+from manyviews.data import Dataset, DatasetDict
+from manyviews.loading import ModalityLoader, encode_images, encode_multimodal
 from manyviews.models import (
     Embedder,
     ImageEncoder,
@@ -17,7 +20,6 @@ from manyviews.models import (
     MultimodalEncoder,
     PerModalityHeads,
     ProjectionHead,
-    get_representation_dim,
     is_multimodal_file,
     load_image_encoder,
     load_multimodal_encoder,
@@ -25,12 +27,20 @@ from manyviews.models import (
     read_first_dim,
 )
 from manyviews.training import (
+    CONFIG_FILE,
     HEAD_FILE,
+    LOG_FILE,
+    METRICS_FILE,
     ConfigError,
+    ImageTask,
+    MultimodalTask,
     RunDirectory,
+    limit_cpu_threads,
     load_data,
+    make_task,
     read_metrics,
 )
+from manyviews.utils import LogEntry, read_log
 
 
 class Run(RunDirectory):
@@ -43,39 +53,73 @@ class Run(RunDirectory):
         torch.Size([1, 192])
     """
 
+    @property
+    def config_path(self) -> Path:
+        """File with the config, which `manyviews train --recipe` accepts."""
+        return self.path / CONFIG_FILE
+
     def read_metrics(self) -> list[dict[str, float]]:
         """Return one dictionary per step."""
-        return read_metrics(self.path / "metrics.csv")
+        return read_metrics(self.path / METRICS_FILE)
+
+    def read_log(self) -> list[LogEntry]:
+        """Return the entries of log.txt."""
+        return read_log(self.path / LOG_FILE)
 
     def load_data(self) -> DatasetDict:
         """Load the data that the run was trained on."""
         return load_data(self.config)
 
+    def make_task(self, data: DatasetDict) -> ImageTask | MultimodalTask:
+        """Return how the run trained on its data: the views, the training and monitored instances, the untrained model.
+
+        Raises:
+            ConfigError: config.yaml lacks fields that the config of a run always has.
+        """
+        if self.config.monitor_size is None:
+            raise ConfigError("config.yaml does not specify monitor_size, as that of a run always does")
+        return make_task(self.config, data)
+
+    def limit_cpu_threads(self, data: DatasetDict) -> AbstractContextManager[None]:
+        """Limit this process, which encodes data alone, to the CPU threads that the encoder can use."""
+        return limit_cpu_threads(dataclasses.replace(self.config, devices=1), data)
+
     def load_encoder(self) -> ImageEncoder | MultimodalEncoder:
         """Load the trained encoder in evaluation mode: images of any size, or modalities -> representations."""
-        return _load_encoder_file(self.encoder_path)
+        encoder = _load_encoder_file(self.encoder_path)
+        if isinstance(encoder, MultimodalEncoder) != (self.config.task == "multimodal"):
+            raise ConfigError(f"{self.encoder_path} is not the encoder of a run with task {self.config.task}")
+        return encoder
+
+    def encode(
+        self, split: Dataset, index: Tensor, device: torch.device, num_workers: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Encode instances: representations (n, d), fused if multimodal, and the indices (n,) of readable images."""
+        encoder = self.load_encoder().to(device)
+        if isinstance(encoder, MultimodalEncoder):
+            return encoder.fuse(*encode_multimodal(encoder, ModalityLoader(split, encoder.names), index)), index
+        return encode_images(encoder.encoder, split.images, index, encoder.size, num_workers)
 
     def load_model(self) -> Embedder | MultimodalEmbedder:
         """Load the trained encoder and head in evaluation mode: views -> representations and embeddings."""
-        if self.config.task == "multimodal":
-            return self._load_multimodal_model()
-        encoder, encoder_config = load_image_encoder(self.encoder_path)
-        size = encoder_config.size
-        dim = get_representation_dim(encoder, torch.zeros(1, 3, size, size))
+        encoder, config, head_path = self.load_encoder(), self.config, self.path / HEAD_FILE
         with torch.device("meta"):  # do not allocate memory for a size that only the config states
-            head = ProjectionHead(dim, out_dim=self.config.embed_dim)
-        load_weights(head, self.path / HEAD_FILE, f"a projection from {dim} to {self.config.embed_dim} dimensions")
-        return Embedder(encoder, head, per_view_batch_norm=self.config.per_view_batch_norm).eval().requires_grad_(False)
-
-    def _load_multimodal_model(self) -> MultimodalEmbedder:
-        encoder = load_multimodal_encoder(self.encoder_path)
-        count = len(encoder.names)
-        with torch.device("meta"):
-            head: nn.Module = PerModalityHeads(count, encoder.dim, self.config.embed_dim)
-            if self.config.supervised:
-                head = LateFusionHead(count, encoder.dim, read_first_dim(self.path / HEAD_FILE, "linear.weight"))
-        load_weights(head, self.path / HEAD_FILE, f"heads of {count} modalities")
-        return MultimodalEmbedder(encoder, head).eval().requires_grad_(False)
+            if isinstance(encoder, ImageEncoder):
+                head: nn.Module = ProjectionHead(encoder.dim, out_dim=config.embed_dim)
+                expected = f"a projection from {encoder.dim} to {config.embed_dim} dimensions"
+            else:
+                count, expected = len(encoder.names), f"heads of {len(encoder.names)} modalities"
+                if config.supervised:
+                    head = LateFusionHead(count, encoder.dim, read_first_dim(head_path, "linear.weight"))
+                else:
+                    head = PerModalityHeads(count, encoder.dim, config.embed_dim)
+        load_weights(head, head_path, expected)
+        if isinstance(encoder, ImageEncoder):
+            per_view = config.per_view_batch_norm
+            model: Embedder | MultimodalEmbedder = Embedder(encoder.encoder, head, per_view_batch_norm=per_view)
+        else:
+            model = MultimodalEmbedder(encoder, head)
+        return model.eval().requires_grad_(False)
 
 
 def load_encoder(path: str | Path) -> ImageEncoder | MultimodalEncoder:
@@ -97,9 +141,7 @@ def load_encoder(path: str | Path) -> ImageEncoder | MultimodalEncoder:
         torch.Size([2, 192])
     """
     path = Path(path).expanduser()
-    if path.suffix == ".safetensors" and not path.is_dir():
-        return _load_encoder_file(path)
-    return Run.open(path).load_encoder()
+    return _load_encoder_file(path) if _is_encoder_file(path) else Run.open(path).load_encoder()
 
 
 def init_from_run(model: Embedder | MultimodalEmbedder, path: Path) -> str:
@@ -108,8 +150,7 @@ def init_from_run(model: Embedder | MultimodalEmbedder, path: Path) -> str:
     Raises:
         ConfigError: there are no weights, or they do not fit the architecture.
     """
-    is_file = path.suffix == ".safetensors" and not path.is_dir()
-    file, origin = path, str(path)
+    is_file, file, origin = _is_encoder_file(path), path, str(path)
     if not is_file:
         run = Run.open(path)
         file, origin = run.encoder_path, f"{path}, run {run.run_id}"
@@ -127,6 +168,10 @@ def init_from_run(model: Embedder | MultimodalEmbedder, path: Path) -> str:
     except ValueError as error:
         raise ConfigError(f"cannot initialize from {path}: {error}") from error
     return f"{origin}, encoder sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+
+
+def _is_encoder_file(path: Path) -> bool:
+    return path.suffix == ".safetensors" and not path.is_dir()
 
 
 def _load_encoder_file(path: Path) -> ImageEncoder | MultimodalEncoder:

@@ -263,7 +263,7 @@ def test_damaged_file_is_reported_and_the_rest_remains(
 def test_rerun_command_gives_the_same_config(image_run: Path, modal_run: Path) -> None:
     for run in (image_run, modal_run):
         (summary,) = load_summaries([run])
-        program, command, option, config, *output = get_rerun_info(summary).command
+        program, command, option, config, *output = get_rerun_info(summary.run).command
         assert (program, command, option) == ("manyviews", "train", "--recipe")
         assert output == ["--output", f"{run}-again"]
         assert get_recipe(config) == summary.run.config
@@ -273,13 +273,13 @@ def test_rerun_command_gives_the_same_config(image_run: Path, modal_run: Path) -
 
 def test_fields_that_differ_from_the_recipe_are_listed(image_run: Path, modal_run: Path) -> None:
     (summary,) = load_summaries([image_run])
-    rerun = get_rerun_info(summary)
+    rerun = get_rerun_info(summary.run)
     changes = {change.field: (change.value, change.recipe_value) for change in rerun.changes}
     assert rerun.recipe == "photos"
     assert changes["views"] == ("3", "4")
     assert changes["width_mult"] == ("0.125", "none")
     assert "cpu_threads" not in changes
-    rerun = get_rerun_info(load_summaries([modal_run])[0])
+    rerun = get_rerun_info(load_summaries([modal_run])[0].run)
     assert rerun.recipe == "multimodal"
     assert "modalities" not in {change.field for change in rerun.changes}
 

@@ -34,7 +34,7 @@ from manyviews.reproduce.claims import (
 from manyviews.reproduce.experiments import LEARNING_RATES
 from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.run_table import select_learning_rates
-from manyviews.reproduce.trials import run_trial
+from manyviews.reproduce.trials import Coordinates, run_trial
 from manyviews.training import RECIPES, ConfigError, TrainingInterrupted
 from tests.helpers.tiny_multimodal import bundle
 from tests.helpers.tiny_run import folder_of_images
@@ -57,7 +57,7 @@ def test_every_trial_has_a_valid_config_and_coordinates(name: str, scale: str) -
         trial.config.check()
         assert set(experiment.rows) | set(experiment.columns) <= set(trial.coordinates)
         assert not trial.config.evaluate_at_end
-    coordinates = {tuple(trial.coordinates.items()) for trial in trials}
+    coordinates = {trial.coordinates for trial in trials}
     assert 2 * len(coordinates) == len(trials)
 
 
@@ -241,10 +241,10 @@ def test_options_of_another_launcher_raise(tmp_path: Path) -> None:
 
 def test_time_estimate_scales_with_epochs() -> None:
     trials = make_small_trials(2)
-    seconds = estimate_seconds(trials)
+    seconds, _ = estimate_seconds(trials)
     assert seconds[trials[0].name] == seconds[trials[1].name] > 0
     longer = dataclasses.replace(trials[0], config=dataclasses.replace(trials[0].config, epochs=500))
-    assert estimate_seconds([longer])[longer.name] > 20 * seconds[trials[0].name]
+    assert estimate_seconds([longer])[0][longer.name] > 20 * seconds[trials[0].name]
 
 
 def test_time_estimate_reads_the_same_images_as_training(tmp_path: Path) -> None:
@@ -254,8 +254,8 @@ def test_time_estimate_reads_the_same_images_as_training(tmp_path: Path) -> None
     lenient = dataclasses.replace(trial, config=dataclasses.replace(trial.config, data=str(folder), max_instances=None))
     strict = dataclasses.replace(lenient, config=dataclasses.replace(lenient.config, raise_on_corrupt=True))
     with pytest.warns(UserWarning, match="broken"):
-        assert estimate_seconds([lenient])[lenient.name] > 0
-    assert "broken.png" in str(estimate_seconds([strict])[strict.name])
+        assert estimate_seconds([lenient])[0][lenient.name] > 0
+    assert "broken.png" in estimate_seconds([strict])[1][strict.name]
 
 
 def write_results(folder: Path, trials: list[Trial], linear: dict[str, float]) -> None:
@@ -340,7 +340,7 @@ def make_results(**values_by_loss: list[list[float]]) -> Results:
     """Linear-probe scores of losses at 2, 4, ... views: a list for each number of views, a value for each seed."""
     return Results(
         {
-            (("loss", name), ("views", 2 * i)): {"linear": {seed: [value] for seed, value in enumerate(values)}}
+            Coordinates(loss=name, views=2 * i): {"linear": {seed: [value] for seed, value in enumerate(values)}}
             if values
             else {}
             for name, columns in values_by_loss.items()
@@ -388,7 +388,7 @@ def test_seeds_are_compared_pairwise_with_the_interval_of_differences() -> None:
     assert (claim.verdict, claim.basis[:24]) == ("undecided", "difference to c +1.00, m")
     assert claim_best(results, "linear", "b", ["a", "c"], views=2).verdict == "not held"
     # A seed that failed for one loss is left out.
-    del results.values[("loss", "a"), ("views", 2)]["linear"][2]
+    del results.values[Coordinates(loss="a", views=2)]["linear"][2]
     assert "95% over 2 seeds" in claim_best(results, "linear", "a", ["b"], views=2).basis
 
 
@@ -406,7 +406,7 @@ def test_rounding_errors_are_not_a_difference() -> None:
 
 
 def test_lower_is_better_for_mae() -> None:
-    coords = {name: (("loss", name), ("views", 2)) for name in "ab"}
+    coords = {name: Coordinates(loss=name, views=2) for name in "ab"}
     results = Results({coords["a"]: {"mae": {0: [0.3, 0.5]}}, coords["b"]: {"mae": {0: [0.5, 0.7]}}})
     assert claim_best(results, "mae", "a", ["b"], views=2).verdict == "held"
     assert claim_best(results, "mae", "b", ["a"], views=2).verdict == "not held"

@@ -18,11 +18,10 @@ from manyviews.runs import Run
 from manyviews.training import (
     Config,
     ConfigError,
-    Extension,
     TrainingInterrupted,
-    build_model_and_loss,
     list_checkpoints,
 )
+from manyviews.training.run_directory import Extension
 from manyviews.utils import warmup_cosine_lr
 from tests.helpers.tiny_multimodal import MODAL, bundle
 from tests.helpers.tiny_run import assert_same_run, run_to_end, tiny_config
@@ -141,7 +140,7 @@ def test_init_loads_the_weights_of_another_run_once(tmp_path: Path, monkeypatch:
 
     alone = train(tiny_config(epochs=1, init=encoder, keep_checkpoints=100), output=tmp_path / "alone", quiet=True)
     weights = torch.load(list_checkpoints(alone.checkpoint_dir)[-1], weights_only=True)["model"]
-    untrained = build_model_and_loss(alone.config, mv.load_dataset("photos"))[0].state_dict()
+    untrained = alone.make_task(mv.load_dataset("photos")).build_model().state_dict()
     assert_same_tensors(weights, {f"encoder.{name}": value for name, value in load_file(encoder).items()})
     assert_same_tensors(weights, {name: value for name, value in untrained.items() if name.startswith("head.")})
 

@@ -11,7 +11,8 @@ import manyviews as mv
 from manyviews.api import train
 from manyviews.data import Dataset, DatasetDict, LazyImages
 from manyviews.report import write_report
-from manyviews.training import Config, ConfigError, TrainingInterrupted, limit_instances, load_data
+from manyviews.training import Config, ConfigError, TrainingInterrupted, load_data
+from manyviews.training.task import limit_instances
 from tests.helpers.tiny_run import assert_same_run, folder_of_images, tiny_config
 from tests.training.test_trainer import stop_after
 

@@ -33,12 +33,12 @@ from manyviews.training import (
     Config,
     ConfigError,
     TrainingInterrupted,
-    build_model_and_loss,
-    get_training_split,
-    resolve_config,
-    split_monitored,
+    build_loss,
+    make_task,
+    resolve_task,
 )
 from manyviews.training.multimodal_task import find_usable_instances
+from manyviews.training.task import split_monitored
 from manyviews.utils import read_log, warmup_cosine_lr
 from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
 from tests.helpers.tiny_run import assert_same_run, flags, last_checkpoint, run_to_end, tensors
@@ -69,8 +69,8 @@ def test_training_equals_a_plain_loop(gaps: str, tmp_path: Path) -> None:
     run = train(modal(gaps, missing_rate=0.2, dropout=0.0), output=tmp_path / "run", quiet=True)
     config, data = run.config, mv.load_dataset(gaps)
     assert (config.modalities, config.views) == (NAMES, 3)
-    embedder, loss_fn = build_model_and_loss(config, data)
-    split = get_training_split(data, config)
+    task = make_task(config, data)
+    embedder, loss_fn, split = task.build_model(), build_loss(config), task.split
     weights = [p for p in embedder.parameters() if p.dim() > 1]
     others = [p for p in embedder.parameters() if p.dim() <= 1]
     groups = [{"params": weights, "weight_decay": 1e-6}, {"params": others, "weight_decay": 0.0}]
@@ -155,25 +155,25 @@ def test_chunks_of_a_batch_train_like_the_full_batch(gaps: str, tmp_path: Path) 
 
 def test_missing_rate_removes_modalities_by_seed_and_never_all_of_an_instance(gaps: str) -> None:
     data = mv.load_dataset(gaps)
-    config = resolve_config(modal(gaps, missing_rate=0.5), data, 1)
-    splits = [get_training_split(data, dataclasses.replace(config, seed=seed)) for seed in (config.seed, 1)]
+    config = resolve_task(modal(gaps, missing_rate=0.5), data, 1).config
+    splits = [make_task(dataclasses.replace(config, seed=seed), data).split for seed in (config.seed, 1)]
     mask, other_seed = (ModalityLoader(split, NAMES).get_mask(torch.arange(80)) for split in splits)
     original = ModalityLoader(data["train"], NAMES).get_mask(torch.arange(80))
     assert not (mask & ~original).any()
     assert mask.any(1).all()
     assert 0.4 < mask[original].double().mean() < 0.75  # half, and the last modality of an instance is kept
     assert not torch.equal(mask, other_seed)
-    again = ModalityLoader(get_training_split(data, config), NAMES).get_mask(torch.arange(80))
+    again = make_task(config, data).loader.get_mask(torch.arange(80))
     assert torch.equal(mask, again)
-    text = get_training_split(data, config).modalities["text"]
+    text = splits[0].modalities["text"]
     assert not text[~mask[:, 0]].any()
     assert data["train"].modalities["text"].any(2).any(1).all()  # the data is unchanged
 
 
 def test_instances_with_a_single_modality_are_not_trained_on(gaps: str, tmp_path: Path) -> None:
     train(modal(gaps, missing_rate=0.6, epochs=1), output=tmp_path / "run", quiet=True)
-    config, data = Run.open(tmp_path / "run").config, mv.load_dataset(gaps)
-    mask = ModalityLoader(get_training_split(data, config), NAMES).get_mask(torch.arange(80))
+    task = Run.open(tmp_path / "run").make_task(mv.load_dataset(gaps))
+    mask = task.loader.get_mask(torch.arange(80))
     usable = int((mask.sum(1) >= 2).sum())
     assert 0 < usable < 80
     log = (tmp_path / "run" / "log.txt").read_text()
@@ -188,7 +188,7 @@ def test_instances_are_trained_on_if_the_loss_can_align_them(loss: str, gaps: st
     names = ("audio", "text", "video")
     config = modal(gaps, loss=loss, modalities=names, missing_rate=0.3, batch_size=2, epochs=1)
     run = train(config, output=tmp_path / "run", quiet=True)
-    loader = ModalityLoader(get_training_split(mv.load_dataset(gaps), run.config), names)
+    loader = run.make_task(mv.load_dataset(gaps)).loader
     mask = loader.get_mask(torch.arange(80))
     losses = mv.get_loss(loss, reduction="none")(torch.randn(80, 3, 5), mask)
     assert len(run.read_metrics()) == int((losses != 0).sum()) // 2
@@ -561,9 +561,9 @@ def test_other_data_may_have_fewer_instances_than_monitor_size(gaps: str, tmp_pa
 
 def test_monitored_instances_do_not_affect_the_model(gaps: str) -> None:
     data = mv.load_dataset(gaps)
-    config = resolve_config(modal(gaps, monitor_size=40, supervised=True), data, 1)
-    train_indices, _, _ = split_monitored(80, config.seed, 40)
-    embedder, _ = build_model_and_loss(config, data)
+    task = resolve_task(modal(gaps, monitor_size=40, supervised=True), data, 1)
+    train_indices, _, _ = split_monitored(80, task.config.seed, 40)
+    embedder = task.build_model()
     x = select_valid_steps(data["train"].select(train_indices), "text")
     torch.testing.assert_close(embedder.encoder.preprocessors[0].mean, x.mean(0), atol=1e-5, rtol=1e-4)
 
@@ -632,7 +632,7 @@ def test_training_works_if_most_images_are_missing(tmp_path: Path) -> None:
     run = train(config, output=tmp_path / "run", quiet=True)
     assert all(math.isfinite(row["loss"]) for row in run.read_metrics())
     with pytest.raises(ConfigError, match="batch norm cannot be synchronized if images are missing"):
-        resolve_config(modal(tmp_path / "few.npz"), mv.load_dataset(tmp_path / "few.npz"), 2)
+        resolve_task(modal(tmp_path / "few.npz"), mv.load_dataset(tmp_path / "few.npz"), 2)
     arrays |= {"test/x": arrays["x"], "test/z": arrays["z"], "test/label": arrays["label"]}
     arrays["test/photo"] = generator.integers(0, 256, (64, 9, 9, 3), np.uint8)
     np.savez(tmp_path / "sizes.npz", **arrays)

@@ -15,9 +15,9 @@ from manyviews.models import Embedder, get_encoder
 from manyviews.training import (
     LARS,
     CPUSyncBatchNorm,
+    build_parameter_groups,
     convert_sync_batch_norm,
     grad_cache_backward,
-    parameter_groups,
 )
 from manyviews.utils import warmup_cosine_lr
 from tests.helpers.distributed import on_ranks
@@ -43,7 +43,7 @@ def test_lars_matches_its_definition_and_its_state_resumes() -> None:
     start = torch.randn(2, 3, dtype=torch.float64)
     gradients = torch.randn(6, 2, 3, dtype=torch.float64)
     weight = nn.Parameter(start.clone())
-    optimizer = LARS([weight], lr=0.7, momentum=0.8, weight_decay=0.1, trust=0.02)
+    optimizer = LARS([weight], lr=0.7, momentum=0.8, weight_decay=0.1, trust_coefficient=0.02)
     for i, gradient in enumerate(gradients):
         if i == 3:  # stop here, and resume with new objects
             state = optimizer.state_dict()
@@ -61,7 +61,7 @@ def test_lars_uses_plain_sgd_for_biases() -> None:
     layer = nn.Linear(3, 2)
     twin = nn.Linear(3, 2)
     twin.load_state_dict(layer.state_dict())
-    lars = LARS(parameter_groups(layer, 0.5), lr=0.1)
+    lars = LARS(build_parameter_groups(layer, 0.5), lr=0.1)
     sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         for model, optimizer in ((layer, lars), (twin, sgd)):
@@ -85,7 +85,7 @@ def test_lars_is_finite_for_zero_weights_and_gradients() -> None:
 
 def test_only_weights_decay() -> None:
     model = Embedder(get_encoder("resnet-small"))
-    decayed, free = parameter_groups(model, 1e-6)
+    decayed, free = build_parameter_groups(model, 1e-6)
     assert all(p.dim() > 1 for p in decayed["params"])
     assert (decayed["weight_decay"], free["weight_decay"]) == (1e-6, 0.0)
     trainable = sum(p.requires_grad for p in model.parameters())
@@ -242,8 +242,8 @@ def test_convert_sync_batch_norm_keeps_parameters_and_single_process_output() ->
 
 def test_learned_temperature_uses_a_fraction_of_the_learning_rate(tmp_path: Path) -> None:
     """At the full rate, SigLIP's temperature becomes infinite within five steps of the default recipe."""
-    groups = parameter_groups(nn.ModuleList([nn.Linear(3, 4), mv.SigLIPLoss()]), 1e-6)
-    assert [(len(group["params"]), group.get("share")) for group in groups] == [(1, None), (1, None), (2, 0.01)]
+    groups = build_parameter_groups(nn.ModuleList([nn.Linear(3, 4), mv.SigLIPLoss()]), 1e-6)
+    assert [(len(group["params"]), group.get("lr_mult")) for group in groups] == [(1, None), (1, None), (2, 0.01)]
     config = mv.Config(
         loss="siglip", epochs=1, max_instances=512, batch_size=64, monitor_size=0, evaluate_at_end=False, cpu_threads=1
     )

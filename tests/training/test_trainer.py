@@ -32,15 +32,15 @@ from manyviews.training import (
     ImageTask,
     Trainer,
     TrainingInterrupted,
-    build_model_and_loss,
+    build_loss,
     build_transform,
     create_fabric,
     load_data,
-    resolve_config,
-    split_monitored,
+    make_task,
+    resolve_task,
 )
 from manyviews.training.checkpoints import save_checkpoint
-from manyviews.training.task import get_collapse_warning
+from manyviews.training.task import get_collapse_warning, split_monitored
 from manyviews.transforms import center_crop_batch
 from manyviews.utils import exclusive_lock, warmup_cosine_lr
 from tests.helpers.tiny_run import assert_same_run, folder_of_images, last_checkpoint, tensors, tiny_config
@@ -86,7 +86,7 @@ def test_trainer_equals_a_plain_torch_loop(tmp_path: Path) -> None:
     photos = load_data(config)
     images = photos["train"].images
     trained, _, _ = split_monitored(len(images), config.seed, config.monitor_size)
-    model, loss_fn = build_model_and_loss(config, photos)
+    model, loss_fn = make_task(config, photos).build_model(), build_loss(config)
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
     groups = [{"params": weights, "weight_decay": 1e-6}, {"params": others}, {"params": list(loss_fn.parameters())}]
@@ -541,10 +541,8 @@ def test_fingerprint_contains_labels_that_the_loss_uses(tmp_path: Path, monkeypa
 
     def get_fingerprint(path: Path, loss: str) -> str:
         data = mv.load_dataset(path)
-        config = resolve_config(
-            tiny_config(data=str(path), max_instances=None, monitor_size=2, batch_size=4, loss=loss), data, 1
-        )
-        return ImageTask(data, config, torch.device("cpu")).data_fingerprint
+        config = tiny_config(data=str(path), max_instances=None, monitor_size=2, batch_size=4, loss=loss)
+        return resolve_task(config, data, 1).compute_fingerprint()
 
     folder = folder_of_images(tmp_path / "images" / "a", count=12, labelled=False).parent
     (folder / "b").mkdir()
@@ -564,12 +562,11 @@ def test_fingerprint_contains_labels_that_the_loss_uses(tmp_path: Path, monkeypa
     assert get_fingerprint(one, "mv-dhel") == get_fingerprint(other, "mv-dhel")
 
 
-def test_fingerprint_is_computed_before_images_move_to_a_device() -> None:
+def test_fingerprint_does_not_depend_on_the_device() -> None:
     data = mv.load_dataset("photos")
-    config = resolve_config(tiny_config(), data, 1)
-    on_cpu, on_meta = (ImageTask(data, config, torch.device(device)) for device in ("cpu", "meta"))
+    on_cpu, on_meta = (resolve_task(tiny_config(), data, 1, torch.device(device)) for device in ("cpu", "meta"))
     assert on_meta.images.is_meta
-    assert on_meta.data_fingerprint == on_cpu.data_fingerprint
+    assert on_meta.compute_fingerprint() == on_cpu.compute_fingerprint()
 
 
 def test_run_without_checkpoints_starts_again_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -702,12 +699,13 @@ def test_unlabeled_folder_trains_without_knn(tmp_path: Path, capsys: pytest.Capt
 
 def test_sizes_and_stems_follow_the_images() -> None:
     photos = mv.load_dataset("photos")
-    assert (resolve_config(Config(), photos, 1).image_size, resolve_config(Config(), photos, 1).blur_prob) == (32, 0.0)
-    assert resolve_config(Config(encoder="resnet18"), photos, 1).stem == "small"
-    large = resolve_config(Config(encoder="resnet18", image_size=128), photos, 1)
+    config = resolve_task(Config(), photos, 1).config
+    assert (config.image_size, config.blur_prob) == (32, 0.0)
+    assert resolve_task(Config(encoder="resnet18"), photos, 1).config.stem == "small"
+    large = resolve_task(Config(encoder="resnet18", image_size=128), photos, 1).config
     assert (large.stem, large.jitter_strength, large.blur_prob) == ("imagenet", 1.0, 0.5)
     with pytest.raises(ConfigError, match="128 instances cannot be split evenly over 3 ranks"):
-        resolve_config(Config(batch_size=128), photos, 3)
+        resolve_task(Config(batch_size=128), photos, 3)
 
 
 def test_collapse_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -722,9 +720,8 @@ def test_collapse_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 def test_monitored_metrics_detect_a_collapsed_model() -> None:
     photos = mv.load_dataset("photos")
-    config = resolve_config(tiny_config(max_instances=None, monitor_size=100), photos, 1)
-    task = ImageTask(photos, config, torch.device("cpu"))
-    model, _ = build_model_and_loss(config, photos)
+    task = resolve_task(tiny_config(max_instances=None, monitor_size=100), photos, 1)
+    model = task.build_model()
     with torch.no_grad():
         model.train()(center_crop_batch(photos["train"].images[:200], 16)[:, None])
     assert get_collapse_warning(task.monitor(model)) is None
@@ -738,12 +735,14 @@ def test_no_tensor_of_a_step_is_larger_than_the_views(tmp_path: Path) -> None:
     """The similarity matrix of 1024 x 4 embeddings would have 17 million elements, more than all pixels."""
     config = tiny_config(max_instances=1024, monitor_size=0, batch_size=1024, views=4, image_size=32, loss="mv-infonce")
     photos = load_data(config)
-    config = resolve_config(config, photos, 1)
+    task = resolve_task(config, photos, 1)
+    config = task.config
     run = Run.create(tmp_path / "run", config, overwrite=False)
     trainer = Trainer(
         run,
-        photos,
-        *build_model_and_loss(config, photos),
+        task,
+        task.build_model(),
+        build_loss(config),
         create_fabric(config),
     )
     largest = [0]

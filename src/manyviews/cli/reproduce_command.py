@@ -90,17 +90,16 @@ def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, launch: mv.r
     search_trials = package.make_lr_search_trials(package.list_lr_searched(table_trials, options)).values()
     trials = {trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values()
     states = [trial.get_state(launch.folder) for trial in trials]
-    seconds = package.estimate_seconds([t for t, state in zip(trials, states, strict=True) if state != "done"])
+    unfinished = [trial for trial, state in zip(trials, states, strict=True) if state != "done"]
+    seconds, failed = package.estimate_seconds(unfinished)
     rows = []
     for trial, state in zip(trials, states, strict=True):
-        time = seconds.get(trial.name, 0.0)
-        estimate = "unknown" if isinstance(time, str) else utils.format_duration(time) if time else ""
-        rows.append((trial.name, trial.label, state, estimate))
+        estimate = utils.format_duration(seconds[trial.name]) if trial.name in seconds else ""
+        rows.append((trial.name, trial.label, state, "unknown" if trial.name in failed else estimate))
     show_table(("trial", "coordinates", "state", "estimated training"), rows)
-    total = utils.format_duration(sum(time for time in seconds.values() if isinstance(time, float)) / launch.jobs)
-    unknown = [time for time in seconds.values() if isinstance(time, str)]
-    note = f", without {len(unknown)} of unknown duration" if unknown else ""
+    total = utils.format_duration(sum(seconds.values()) / launch.jobs)
+    note = f", without {len(failed)} of unknown duration" if failed else ""
     print_lines(f"{len(trials)} trials, about {total} of training with {launch.jobs} at once{note}")
-    print_lines(*(f"unknown: {reason}" for reason in dict.fromkeys(unknown)))
+    print_lines(*(f"unknown: {reason}" for reason in dict.fromkeys(failed.values())))
     if search_trials:
         print_lines("the first trials search the learning rate; the others then use the best one, not the one shown")

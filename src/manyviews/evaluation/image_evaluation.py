@@ -22,7 +22,7 @@ from manyviews.evaluation.scores import (
 from manyviews.loading import embed_views, encode_images, stream_augmented_features
 from manyviews.metrics import ProbeSettings, compute_geometry
 from manyviews.models import Embedder
-from manyviews.training import LARGE_IMAGE_SIZE, Config, build_model_and_loss, build_transform
+from manyviews.training import LARGE_IMAGE_SIZE, Config, build_transform, make_task
 from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation
 
 
@@ -43,7 +43,7 @@ def evaluate_images(
         if eval_config.baselines and config.image_size <= LARGE_IMAGE_SIZE:
             encoders["pixels"] = nn.Flatten()
         if eval_config.baselines:
-            untrained = build_model_and_loss(config, data)[0].encoder
+            untrained = make_task(config, data).build_model().encoder
             encoders["untrained"] = untrained.to(next(embedder.parameters()).device)
         encoders["trained"] = embedder.encoder
         settings = eval_config.get_probe_settings(data, config.image_size)

@@ -57,7 +57,7 @@ from manyviews.metrics import (
     fit_regression_probe,
 )
 from manyviews.models import MultimodalEmbedder, MultimodalEncoder
-from manyviews.training import Config, ConfigError, build_model_and_loss, get_training_split
+from manyviews.training import Config, ConfigError, make_task
 from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
 
 Probe = Callable[[Tensor], Tensor]
@@ -70,8 +70,7 @@ def evaluate_multimodal(
     """Return the fields of an `EvaluationResult` for a multimodal run."""
     split = choose_test_split(data, eval_config)
     # missing_rate applies to the probe's training instances too, drop_modalities to test instances only.
-    train = get_training_split(data, config)
-    data = dataclasses.replace(data, splits={**data.splits, "train": train})
+    data = dataclasses.replace(data, splits={**data.splits, "train": make_task(config, data).split})
     tests = Subset.of(data, split)
     dropped = eval_config.drop_modalities
     if not ModalityLoader(drop_modalities(tests.split, dropped), config.modalities).get_mask(tests.index).any():
@@ -126,7 +125,7 @@ class _MultimodalEvaluation:
             scores["raw_features"] = self.score(*map(_concatenate, raw))
             # self.data already lacks the modalities that missing_rate removes.
             config = dataclasses.replace(self.config, missing_rate=0.0)
-            untrained = build_model_and_loss(config, self.data)[0].encoder.to(self.train_labels.device)
+            untrained = make_task(config, self.data).build_model().encoder.to(self.train_labels.device)
             assert isinstance(untrained, MultimodalEncoder)
             set_mean_representation(untrained, self.train_loader, self.train.index)
             scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)))

@@ -17,7 +17,7 @@ from manyviews.evaluation.multimodal_evaluation import evaluate_multimodal
 from manyviews.evaluation.scores import EvaluationConfig
 from manyviews.models import Embedder
 from manyviews.runs import Run
-from manyviews.training import AnyModel, Config, ConfigError, limit_cpu_threads, load_data
+from manyviews.training import AnyModel, Config, ConfigError
 from manyviews.utils import Device, escape_surrogates, resolve_device
 
 
@@ -55,7 +55,7 @@ def evaluate(
         raise ConfigError(f"cannot write into {run.path}: permission denied")
     model, run_config = run.load_model(), run.config
     if data is None:
-        dataset = load_data(run_config)
+        dataset = run.load_data()
     else:
         run_config = dataclasses.replace(
             run_config, data=str(data), max_instances=None, missing_rate=0.0, monitor_size=0, knn_k=None
@@ -63,7 +63,7 @@ def evaluate(
         dataset = load_dataset(
             data, raise_on_corrupt=run_config.raise_on_corrupt, follow_symlinks=run_config.follow_symlinks
         )
-    with limit_cpu_threads(dataclasses.replace(run_config, devices=1), dataset):
+    with run.limit_cpu_threads(dataset):
         result = evaluate_model(model.to(resolve_device(device)), dataset, run_config, config, same_data=data is None)
     run.save_evaluation(result.to_json(), get_evaluation_filename(data, dataset.name, config))
     return result

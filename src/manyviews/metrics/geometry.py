@@ -166,8 +166,8 @@ def compute_geometry(
 ) -> dict[str, Any]:
     """Compute metrics of embeddings (M, N, d) as JSON values; `mask` (M, N) is true where a view exists.
 
-    `alignment` is None if no instance has two views. `recall_at_1` is the fraction of instances whose second view is the
-    nearest second view to their first view.
+    `alignment` is None if no instance has two views. `recall_at_1` is the fraction of instances whose second view is
+    the nearest second view to their first view.
 
     Examples:
         >>> compute_geometry(torch.eye(4)[:, None].expand(4, 2, 4), metrics=["alignment", "rank"])

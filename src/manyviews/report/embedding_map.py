@@ -47,21 +47,22 @@ def build_map(sample: EncodedSample, name: str) -> EmbeddingMap | None:
     if len(sample.index) < MIN_POINTS:
         return None
     coords, height = fit_to_canvas(compute_tsne(sample.h))
-    labels = sample.labels
+    labels, instances = sample.labels, f"{len(sample.index):,} {sample.split} instances"
     order = sorted(range(len(labels.groups)), key=lambda i: labels.groups[i])
-    layers = []
-    for group in range(len(labels.names)):
-        members = [i for i in order if labels.groups[i] == group]
-        layers.append(
-            make_element(
-                "g",
-                *(_draw_point(coords[i], _get_marker(sample, group)) for i in members),
-                class_=_get_css_class(sample, group),
-            )
+    layers, legend = [], []
+    for group, text in enumerate(labels.names):
+        css_class, marker = _get_style(group, labels.is_binned)
+        members = [coords[i].tolist() for i in order if labels.groups[i] == group]
+        layers.append(make_element("g", *(_draw_marker(marker, x, y) for x, y in members), class_=css_class))
+        swatch = make_element(
+            "svg",
+            _draw_marker(marker, 6, 6),
+            viewBox="0 0 12 12",
+            class_=f"sample mark {css_class}",
+            aria_hidden="true",
         )
-    has_groups = len(labels.names) > 1
-    colored = ", colored by label" if has_groups else ""
-    instances = f"{len(sample.index):,} {sample.split} instances"
+        legend.append(LegendEntry(text, swatch, len(members)))
+    colored = ", colored by label" if len(legend) > 1 else ""
     svg = make_element(
         "svg",
         *layers,
@@ -71,14 +72,10 @@ def build_map(sample: EncodedSample, name: str) -> EmbeddingMap | None:
         class_="map",
         aria_label=f"Map of the representations of {instances} by {name}{colored}. Arrow keys move between points.",
     )
-    images = sample.images
+    images = sample.load_images()
     return EmbeddingMap(
         svg,
-        [
-            LegendEntry(text, _draw_legend_swatch(sample, group), labels.groups.count(group))
-            for group, text in enumerate(labels.names)
-            if has_groups
-        ],
+        legend if len(legend) > 1 else [],
         f"t-SNE of the representations of {instances}: near points are similar, far distances mean little.",
         {
             "ids": [escape_control_characters(sample.ids[i]) for i in order],
@@ -100,22 +97,12 @@ def fit_to_canvas(coords: Tensor) -> tuple[Tensor, float]:
     return (coords - (low + high) / 2) * scale + center, aspect * WIDTH
 
 
-def _draw_point(point: Tensor, marker: int) -> Markup:
-    x, y = point.tolist()
+def _draw_marker(marker: int, x: float, y: float) -> Markup:
     return make_element("use", href=f"#mark-{marker}", x=format_coordinate(x), y=format_coordinate(y))
 
 
-def _get_css_class(sample: EncodedSample, group: int) -> str:
-    return f"q{group}" if sample.labels.is_binned else f"c{group % NUM_COLORS}"
-
-
-def _get_marker(sample: EncodedSample, group: int) -> int:
-    """Up to 100 classes differ in color or marker; bins of regression targets differ in lightness."""
-    return 0 if sample.labels.is_binned else (group + group // NUM_COLORS) % NUM_MARKERS
-
-
-def _draw_legend_swatch(sample: EncodedSample, group: int) -> Markup:
-    marker = make_element("use", href=f"#mark-{_get_marker(sample, group)}", x=6, y=6)
-    return make_element(
-        "svg", marker, viewBox="0 0 12 12", class_=f"sample mark {_get_css_class(sample, group)}", aria_hidden="true"
-    )
+def _get_style(group: int, is_binned: bool) -> tuple[str, int]:
+    """CSS class and marker: up to 100 classes differ in color or marker, bins of regression targets in lightness."""
+    if is_binned:
+        return f"q{group}", 0
+    return f"c{group % NUM_COLORS}", (group + group // NUM_COLORS) % NUM_MARKERS

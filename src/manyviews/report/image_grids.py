@@ -9,12 +9,11 @@ from markupsafe import Markup
 from torch import Tensor
 
 from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict
-from manyviews.loading import ModalityLoader
 from manyviews.models import Standardize, select_valid_steps
-from manyviews.report.sample import EncodedSample, get_class_name, list_instance_ids, read_image_or_gray
+from manyviews.report.sample import EncodedSample, group_labels, list_instance_ids, read_image_or_gray
 from manyviews.report.thumbnails import draw_modality, make_img_tag
 from manyviews.runs import Run
-from manyviews.training import ConfigError, build_transform, get_training_split, split_monitored
+from manyviews.training import ImageTask, MultimodalTask
 from manyviews.utils import draw_permutation
 
 NUM_ROWS = 6
@@ -43,47 +42,39 @@ class ImageGrid:
 
 def make_view_grid(run: Run, data: DatasetDict) -> ImageGrid:
     """Show some training instances and their views in the first epoch."""
-    if run.config.task == "multimodal":
-        return _make_modality_grid(run, data)
-    config, split = run.config, data["train"]
-    if None in (config.image_size, config.jitter_strength, config.blur_prob, config.monitor_size):
-        raise ConfigError(
-            "config.yaml does not specify the transform and the monitored instances, as that of a run always does"
-        )
-    train_index = split_monitored(len(split), config.seed, config.monitor_size)[0]
-    index = train_index[draw_permutation(len(train_index), 0)[:NUM_ROWS]].sort().values
+    task = run.make_task(data)
+    return _make_modality_grid(run, task) if isinstance(task, MultimodalTask) else _make_crop_grid(run, task)
+
+
+def _make_crop_grid(run: Run, task: ImageTask) -> ImageGrid:
+    config, split = run.config, task.split
+    index = task.train_indices[draw_permutation(len(task.train_indices), 0)[:NUM_ROWS]].sort().values
     images = [read_image_or_gray(split.images, i) for i in index.tolist()]
     count = min(config.views, MAX_VIEWS)
-    same_size = len({image.shape for image in images}) == 1
-    views = build_transform(config)(
-        torch.stack(images) if same_size else images, views=count, seed=config.seed, epoch=0, index=index
-    )
+    batch = torch.stack(images) if len({image.shape for image in images}) == 1 else images
+    views = task.transform(batch, views=count, seed=config.seed, epoch=0, index=index)
+    labels, names = group_labels(task.data, split, index).texts, list_instance_ids(run, "train", split, index)
     rows = []
-    for image, image_views, label, name in zip(
-        images, views, _list_label_texts(data, split, index), list_instance_ids(run, "train", split, index), strict=True
-    ):
-        first = GridCell(make_img_tag(image, _make_alt_text("training instance", name, label)), label or name)
-        rest = [
-            GridCell(make_img_tag(view, f"view {i} of {name}"), f"view {i}")
-            for i, view in enumerate(image_views, start=1)
-        ]
-        rows.append([first, *rest])
+    for image, image_views, label, name in zip(images, views, labels, names, strict=True):
+        row = [GridCell(make_img_tag(image, _make_alt_text("training instance", name, label)), label or name)]
+        for i, view in enumerate(image_views, start=1):
+            row.append(GridCell(make_img_tag(view, f"view {i} of {name}"), f"view {i}"))
+        rows.append(row)
     subset = f" (the first {count} of {config.views})" if count < config.views else ""
     return ImageGrid(rows, f"Training instances and their views{subset} in the first epoch.")
 
 
-def _make_modality_grid(run: Run, data: DatasetDict) -> ImageGrid:
-    config, split = run.config, get_training_split(data, run.config)
+def _make_modality_grid(run: Run, task: MultimodalTask) -> ImageGrid:
+    split, modalities = task.split, run.config.modalities
     index = draw_permutation(len(split), 0)[:NUM_ROWS].sort().values
-    names, images = list_instance_ids(run, "train", split, index), split.modalities.get(IMAGE_MODALITY)
-    masks = ModalityLoader(split, config.modalities).get_mask(index)
+    labels, names = group_labels(task.data, split, index).texts, list_instance_ids(run, "train", split, index)
+    images, masks = split.modalities.get(IMAGE_MODALITY), task.loader.get_mask(index).tolist()
     rows = []
-    labels = _list_label_texts(data, split, index)
-    for i, label, name, mask in zip(index.tolist(), labels, names, masks.tolist(), strict=True):
+    for i, label, name, mask in zip(index.tolist(), labels, names, masks, strict=True):
         alt = _make_alt_text("training instance", name, label)
         image = None if images is None else make_img_tag(read_image_or_gray(images, i), alt)
         row = [GridCell(image, label or name, name if label else "")]
-        for modality, exists in zip(config.modalities, mask, strict=True):
+        for modality, exists in zip(modalities, mask, strict=True):
             features = _standardize_features(split, modality, i) if exists else None
             tag = None if features is None else draw_modality(features, f"{modality} of {name}")
             row.append(GridCell(tag, modality, "" if exists else "missing"))
@@ -135,8 +126,8 @@ def _pick_queries(sample: EncodedSample) -> list[int]:
     """Indices of one instance per class, spread over the classes, then of other instances."""
     groups = torch.tensor(sample.labels.groups)
     order = draw_permutation(len(groups), 1).tolist()
-    firsts = list({int(groups[i]): i for i in reversed(order)}.items())
-    by_class = [i for _, i in sorted(firsts)]
+    first_of_class = {int(groups[i]): i for i in reversed(order)}
+    by_class = [first_of_class[group] for group in sorted(first_of_class)]
     stride = max(1, len(by_class) / NUM_ROWS)
     chosen = [by_class[int(k * stride)] for k in range(min(NUM_ROWS, len(by_class)))]
     return [*chosen, *(i for i in order if i not in chosen)][: min(NUM_ROWS, len(groups))]
@@ -145,20 +136,10 @@ def _pick_queries(sample: EncodedSample) -> list[int]:
 def _make_cell(sample: EncodedSample, i: int, role: str, cosine: str = "", is_other_class: bool = False) -> GridCell:
     name, label = sample.ids[i], sample.labels.texts[i]
     images = sample.data[sample.split].modalities.get(IMAGE_MODALITY)
-    image = None
-    if images is not None:
-        image = make_img_tag(read_image_or_gray(images, int(sample.index[i])), _make_alt_text(role, name, label))
-    subcaption = cosine or role
-    if image is None and label:
-        subcaption = f"{name}, {subcaption}"
-    return GridCell(image, label or name, subcaption, is_other_class)
-
-
-def _list_label_texts(data: DatasetDict, split: Dataset, index: Tensor) -> list[str]:
-    if split.labels is None:
-        return [""] * len(index)
-    labels = split.labels[index].tolist()
-    return [get_class_name(data, label) if split.class_labels is not None else f"{label:.3g}" for label in labels]
+    if images is None:
+        return GridCell(None, label or name, f"{name}, {cosine or role}" if label else cosine or role, is_other_class)
+    image = make_img_tag(read_image_or_gray(images, int(sample.index[i])), _make_alt_text(role, name, label))
+    return GridCell(image, label or name, cosine or role, is_other_class)
 
 
 def _make_alt_text(role: str, name: str, label: str) -> str:

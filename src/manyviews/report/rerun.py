@@ -9,7 +9,8 @@ from typing import Any
 
 from manyviews.report.scales import format_number
 from manyviews.report.summary import RunSummary
-from manyviews.training import AUTO_FIELDS, CONFIG_FILE, RECIPES, Config
+from manyviews.runs import Run
+from manyviews.training import AUTO_FIELDS, RECIPES, Config
 
 
 @dataclass(frozen=True)
@@ -35,17 +36,16 @@ class RerunInfo:
     """All fields, as in config.yaml."""
 
 
-def get_rerun_info(summary: RunSummary) -> RerunInfo:
-    run, config = summary.run, summary.run.config
-    recipe = find_closest_recipe(config)
+def get_rerun_info(run: Run) -> RerunInfo:
+    config, recipe = run.config, find_closest_recipe(run.config)
     output = run.path.with_name(f"{run.path.resolve().name}-again")
-    words = ["manyviews", "train", "--recipe", str(run.path / CONFIG_FILE), "--output", str(output)]
+    words = ["manyviews", "train", "--recipe", str(run.config_path), "--output", str(output)]
     recipe_config = RECIPES[recipe].with_loss_defaults()
     changes = [
         FieldDiff(name, _format_value(getattr(config, name)), _format_value(getattr(recipe_config, name)))
         for name in diff_fields(config, RECIPES[recipe])
     ]
-    return RerunInfo([shlex.quote(word) for word in words], recipe, changes, summary.provenance, config.to_yaml())
+    return RerunInfo([shlex.quote(word) for word in words], recipe, changes, run.provenance, config.to_yaml())
 
 
 def find_closest_recipe(config: Config) -> str:
@@ -74,21 +74,17 @@ def diff_fields(config: Config, recipe: Config) -> list[str]:
 
 def describe_run(summary: RunSummary) -> dict[str, str]:
     """Describe a run's data, views, encoder, loss and training in a few words each."""
-    config = summary.run.config.with_loss_defaults()
+    run, config = summary.run, summary.run.config.with_loss_defaults()
     description = {"data": summary.data if summary.data == config.data else f"{summary.data} ({config.data})"}
     if config.task == "multimodal":
-        description["views"] = f"the modalities {', '.join(config.modalities)}"
-        if config.missing_rate:
-            description["views"] += f"; {config.missing_rate:.0%} of them dropped in training"
+        dropped = f"; {config.missing_rate:.0%} of them dropped in training" if config.missing_rate else ""
+        description["views"] = f"the modalities {', '.join(config.modalities)}{dropped}"
         description["encoders"] = f"one per modality, {config.hidden_dim} dimensions"
     else:
         size = f" of {config.image_size} x {config.image_size}" if config.image_size else ""
         description["views"] = f"{config.views} crops{size} of each image"
-        description["encoder"] = (
-            config.encoder
-            if config.width_mult is None
-            else f"{config.encoder}, width {format_number(config.width_mult)}"
-        )
+        width = "" if config.width_mult is None else f", width {format_number(config.width_mult)}"
+        description["encoder"] = config.encoder + width
     if config.supervised:
         description["loss"] = "supervised: a linear layer on all modalities is trained with labels"
     else:
@@ -100,14 +96,12 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
         f"batches of {config.instances_per_batch:,} instances, "
         f"{config.optimizer}, learning rate {format_number(config.learning_rate)}, seed {config.seed}"
     )
+    for e in run.extensions:
+        description["training"] += f"; {e.epochs_before} epochs until step {e.step:,}, then extended to {e.epochs}"
     if config.init is not None:
-        description["initialized from"] = summary.provenance.get("init", str(config.init))
-    for extension in summary.run.extensions:
-        description["training"] += (
-            f"; {extension.epochs_before} epochs until step {extension.step:,}, then extended to {extension.epochs}"
-        )
-    if "started" in summary.provenance:
-        description["started"] = summary.provenance["started"].replace("T", " ")
+        description["initialized from"] = run.provenance.get("init", str(config.init))
+    if "started" in run.provenance:
+        description["started"] = run.provenance["started"].replace("T", " ")
     return description
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError, LazyImages
-from manyviews.evaluation import EvaluationConfig, Subset, choose_test_split
-from manyviews.loading import ModalityLoader, encode_images, encode_multimodal
-from manyviews.models import load_image_encoder, load_multimodal_encoder
+from manyviews.evaluation import EvaluationConfig, choose_test_split
 from manyviews.runs import Run
-from manyviews.training import limit_cpu_threads
 from manyviews.utils import check_finite, draw_permutation, track
 
 NUM_BINS = 5
@@ -47,9 +43,8 @@ class EncodedSample:
     labels: LabelGroups
     ids: list[str]
 
-    @property
-    def images(self) -> list[Tensor] | None:
-        """Images of the instances, or None if the data has no images."""
+    def load_images(self) -> list[Tensor] | None:
+        """Load the images of the instances; None if the data has no images."""
         images = self.data[self.split].modalities.get(IMAGE_MODALITY)
         if images is None:
             return None
@@ -64,24 +59,12 @@ def encode_sample(run: Run, data: DatasetDict, count: int, workers: int, device:
     """
     name = choose_test_split(data, EvaluationConfig())
     split = data[name]
-    subset = Subset.of(data, name)
-    index = subset.index[draw_permutation(len(subset.index), 0)[:count]].sort().values
-    with limit_cpu_threads(dataclasses.replace(run.config, devices=1), data):
-        if run.config.task == "multimodal":
-            multimodal = load_multimodal_encoder(run.encoder_path).to(device)
-            h = multimodal.fuse(*encode_multimodal(multimodal, ModalityLoader(split, multimodal.names), index))
-        else:
-            encoder, encoder_config = load_image_encoder(run.encoder_path)
-            h, index = encode_images(encoder.to(device), split.images, index, encoder_config.size, workers)
+    index = draw_permutation(len(split), 0)[:count].sort().values
+    with run.limit_cpu_threads(data):
+        h, index = run.encode(split, index, device, workers)
     check_finite("representations", h)
-    return EncodedSample(
-        data,
-        name,
-        index,
-        normalize(h, dim=1).cpu(),
-        group_labels(data, split, index),
-        list_instance_ids(run, name, split, index),
-    )
+    ids, groups = list_instance_ids(run, name, split, index), group_labels(data, split, index)
+    return EncodedSample(data, name, index, normalize(h, dim=1).cpu(), groups, ids)
 
 
 def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroups:
@@ -91,7 +74,7 @@ def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroup
     labels = split.labels[index]
     if split.class_labels is not None:
         classes = sorted(set(labels.tolist()))
-        names = [get_class_name(data, label) for label in classes]
+        names = [data.class_names[c] if 0 <= c < len(data.class_names) else str(c) for c in classes]
         groups = [classes.index(label) for label in labels.tolist()]
         return LabelGroups(groups, names, [names[group] for group in groups])
     low, high = labels.min().item(), labels.max().item()
@@ -101,18 +84,13 @@ def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroup
     return LabelGroups(groups, names, [f"{label:.3g}" for label in labels.tolist()], is_binned=True)
 
 
-def get_class_name(data: DatasetDict, label: int) -> str:
-    return data.class_names[label] if 0 <= label < len(data.class_names) else str(label)
-
-
 def list_instance_ids(run: Run, name: str, split: Dataset, index: Tensor) -> list[str]:
     """List the ids of instances: their own, paths relative to the folder, or SPLIT/INDEX."""
-    if split.ids:
-        return [split.ids[i] for i in index.tolist()]
     images = split.modalities.get(IMAGE_MODALITY)
-    if isinstance(images, LazyImages):
-        return [_get_relative_path(images.paths[i], Path(run.config.data)) for i in index.tolist()]
-    return [f"{name}/{i}" for i in index.tolist()]
+    if split.ids or not isinstance(images, LazyImages):
+        return [split.ids[i] if split.ids else f"{name}/{i}" for i in index.tolist()]
+    root, paths = Path(run.config.data).expanduser().resolve(), [images.paths[i] for i in index.tolist()]
+    return [str(path.relative_to(root)) if path.is_relative_to(root) else path.name for path in paths]
 
 
 def read_image_or_gray(images: Tensor | LazyImages | Sequence[Tensor], index: int) -> Tensor:
@@ -121,8 +99,3 @@ def read_image_or_gray(images: Tensor | LazyImages | Sequence[Tensor], index: in
         return images[index]
     except DatasetError:
         return torch.full((3, 8, 8), 128, dtype=torch.uint8)
-
-
-def _get_relative_path(path: Path, folder: Path) -> str:
-    root = folder.expanduser().resolve()
-    return str(path.relative_to(root)) if path.is_relative_to(root) else path.name

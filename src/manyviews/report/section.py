@@ -22,7 +22,6 @@ from manyviews.report.rerun import RerunInfo, describe_run, get_rerun_info
 from manyviews.report.sample import encode_sample
 from manyviews.report.subset_charts import SubsetFigure, draw_subset_figure
 from manyviews.report.summary import RunSummary
-from manyviews.training import load_data
 from manyviews.utils import MALFORMED, Table
 
 T = TypeVar("T")
@@ -72,11 +71,11 @@ def build_section(summary: RunSummary, instances: int, workers: int, device: tor
     """Build the section; load the run's data, if it still exists, and encode a sample of it."""
     run = summary.run
     tables = make_evaluation_tables(summary.evaluation)
-    section = RunSection(summary, describe_run(summary), get_rerun_info(summary), tables)
+    section = RunSection(summary, describe_run(summary), get_rerun_info(run), tables)
     if tables.scores is None:
         reason = summary.evaluation.skipped_reason if summary.evaluation else ""
         section.missing_reasons["scores"] = reason or "There is no evaluation.json with scores."
-    data = _try_part(section, ("views", "neighbors", "map"), "Cannot load the data", lambda: load_data(run.config))
+    data = _try_part(section, ("views", "neighbors", "map"), "Cannot load the data", run.load_data)
     if data is None:
         return section
     section.views = _try_part(section, ("views",), "Cannot draw the views", lambda: make_view_grid(run, data))

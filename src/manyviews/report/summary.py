@@ -10,8 +10,7 @@ from pathlib import Path
 
 from manyviews.evaluation import EvaluationResult, load_evaluation
 from manyviews.runs import Run
-from manyviews.training import CONFIG_FILE, ConfigError, read_provenance
-from manyviews.utils import read_log, read_text
+from manyviews.training import ConfigError
 
 MAX_WARNINGS = 5
 
@@ -27,7 +26,6 @@ class RunSummary:
     """Position in the report: selects color, dashes and markers."""
     metrics: list[dict[str, float]]
     evaluation: EvaluationResult | None
-    provenance: dict[str, str]
     problems: list[str]
 
     @property
@@ -112,19 +110,13 @@ def _load_summary(run: Run, name: str, index: int) -> RunSummary:
         epochs = [int(row["epoch"]) for row in metrics if "epoch" in row]
         done = f", in epoch {epochs[-1] + 1} of {run.config.epochs}" if epochs else ""
         problems.insert(0, f"Not finished{done}: resume with `manyviews train --resume {shlex.quote(str(run.path))}`.")
-    return RunSummary(
-        run, name, index, metrics, evaluation, _read_provenance(run.path), problems + _read_warnings(run.path)
-    )
+    return RunSummary(run, name, index, metrics, evaluation, problems + _read_warnings(run))
 
 
-def _read_provenance(path: Path) -> dict[str, str]:
-    return read_provenance(read_text(path / CONFIG_FILE))
-
-
-def _read_warnings(path: Path) -> list[str]:
+def _read_warnings(run: Run) -> list[str]:
     """The last warnings in the log, without duplicates."""
     try:
-        entries = read_log(path / "log.txt")
+        entries = run.read_log()
     except (OSError, ValueError):
         return []
     messages = dict.fromkeys(entry.message for entry in entries if entry.level == "WARNING")

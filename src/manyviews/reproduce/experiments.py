@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -165,7 +165,7 @@ def add_seeds(
     config: Config, eval_config: EvaluationConfig, options: ReproduceOptions, **coords: Any
 ) -> Iterator[Trial]:
     for seed in range(options.seeds):
-        yield Trial(dataclasses.replace(config, seed=seed), eval_config, coords)
+        yield Trial(dataclasses.replace(config, seed=seed), eval_config, Coordinates(**coords))
 
 
 def make_image_trials(
@@ -257,7 +257,7 @@ def _make_other_trials(options: ReproduceOptions) -> Iterator[Trial]:
     # Limits on image training do not apply to multimodal data.
     full = dataclasses.replace(options, datasets=multimodal or default, max_instances=None, epochs=None)
     for trial in make_multimodal_trials(full, compared):
-        yield dataclasses.replace(trial, coordinates={**trial.coordinates, "views": "modalities"})
+        yield dataclasses.replace(trial, coordinates=Coordinates(**trial.coordinates, views="modalities"))
 
 
 def _is_multimodal(dataset: str) -> bool:
@@ -339,7 +339,7 @@ def _make_multimodal_claims(results: Results) -> Iterator[Claim]:
             yield claim_best(results, "shared", "mv-dhel", MAIN_LOSSES[:-1], data=data)
 
 
-def _get_other_paper_value(coords: Mapping[str, Any], metric: str) -> Any:
+def _get_other_paper_value(coords: Coordinates, metric: str) -> Any:
     get_value = paper_values.get_multimodal_value if coords["views"] == "modalities" else paper_values.get_linear_value
     return get_value(coords, metric)
 

@@ -22,8 +22,7 @@ def make_pivot_tables(experiment: Experiment, results: Results, paper: bool) -> 
             continue
         rows: dict[tuple[str, ...], dict[tuple[str, ...], str]] = {}
         columns: dict[tuple[str, ...], None] = {}
-        for key, values in results.values.items():
-            coords = dict(key)
+        for coords, values in results.values.items():
             row = tuple(str(coords[part]) for part in experiment.rows)
             column = tuple(str(coords[part]) for part in experiment.columns)
             columns.setdefault(column)
@@ -61,8 +60,7 @@ def format_long_csv(experiment: Experiment, results: Results, paper: bool) -> st
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*parts, "metric", "mean", "deviation", "seeds", "values", "paper"])
-    for key, metrics in results.values.items():
-        coords = dict(key)
+    for coords, metrics in results.values.items():
         for name, seeds in metrics.items():
             values = list(chain.from_iterable(seeds.values()))
             paper_value = experiment.get_paper_value(coords, name) if paper else None

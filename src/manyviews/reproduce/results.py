@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -96,9 +96,7 @@ METRICS = {
 class Results:
     """Values by coordinates and metric."""
 
-    values: dict[tuple[tuple[str, str | int | float], ...], dict[str, dict[int, list[float]]]] = field(
-        default_factory=dict
-    )
+    values: dict[Coordinates, dict[str, dict[int, list[float]]]] = field(default_factory=dict)
     """By coordinates, metric and seed: one value, or one for each linear layer."""
 
     @classmethod
@@ -107,7 +105,7 @@ class Results:
         names = list(metrics)
         for trial in trials:
             result = trial.load_result(folder)
-            by_metric = results.values.setdefault(tuple(trial.coordinates.items()), {})
+            by_metric = results.values.setdefault(trial.coordinates, {})
             if result is None:
                 continue
             for name in names:
@@ -117,7 +115,7 @@ class Results:
 
     @property
     def coordinates(self) -> list[Coordinates]:
-        return [dict(coords) for coords in self.values]
+        return list(self.values)
 
     def list_levels(self, name: str) -> list[str | int | float]:
         """The distinct values of a coordinate, in order of appearance."""
@@ -135,6 +133,6 @@ class Results:
         values = self.list_values(metric, **coords)
         return statistics.fmean(values) if values else None
 
-    def _find_seeds(self, metric: str, coords: Coordinates) -> dict[int, list[float]]:
-        matches = [values for key, values in self.values.items() if coords.items() <= dict(key).items()]
+    def _find_seeds(self, metric: str, coords: Mapping[str, Any]) -> dict[int, list[float]]:
+        matches = [values for key, values in self.values.items() if coords.items() <= key.items()]
         return matches[0].get(metric, {}) if len(matches) == 1 else {}

@@ -20,7 +20,7 @@ from manyviews.reproduce.principles_table import make_principles_table
 from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.runner import TrialRunner
 from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
-from manyviews.reproduce.trials import Trial
+from manyviews.reproduce.trials import Coordinates, Trial
 from manyviews.training import ConfigError
 from manyviews.utils import Table, suggest, write_atomic
 
@@ -143,11 +143,11 @@ def list_lr_searched(trials: Sequence[Trial], options: ReproduceOptions) -> list
     return [trial for trial in trials if options.scale == "paper" and trial.config.task == "multimodal"]
 
 
-def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[object, float], Trial]:
+def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, float], Trial]:
     """Trials of every learning rate with the first seed, by coordinates and rate."""
     eval_config = EvaluationConfig(label_fractions=(), baselines=False, modality_subsets=False, split="valid")
     return {
-        (tuple(trial.coordinates.items()), rate): Trial(
+        (trial.coordinates, rate): Trial(
             dataclasses.replace(trial.config, learning_rate=rate), eval_config, trial.coordinates
         )
         for trial in trials
@@ -163,10 +163,10 @@ def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple
             raise ConfigError(
                 f"the learning-rate search needs the splits valid and test, and {source} does not have both"
             )
-    first = {tuple(trial.coordinates.items()): trial for trial in trials if trial.config.seed == 0}
+    first = {trial.coordinates: trial for trial in trials if trial.config.seed == 0}
     candidates = make_lr_search_trials(trials)
     failed = launch(list(candidates.values()))
-    best: dict[object, float] = {}
+    best: dict[Coordinates, float] = {}
     rows = []
     for coords, trial in first.items():
         scores = {rate: _get_validation_score(candidates[coords, rate], launch.folder) for rate in LEARNING_RATES}
@@ -178,7 +178,7 @@ def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple
     table = Table.from_texts("Learning rates: validation score (accuracy in %, or -MAE)", header, rows)
     selected = []
     for trial in trials:
-        config = dataclasses.replace(trial.config, learning_rate=best[tuple(trial.coordinates.items())])
+        config = dataclasses.replace(trial.config, learning_rate=best[trial.coordinates])
         selected.append(dataclasses.replace(trial, config=config))
     return selected, table, failed
 

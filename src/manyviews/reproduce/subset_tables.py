@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from manyviews.evaluation import EvaluationResult, Representation, format_metric, make_subset_table
-from manyviews.reproduce.trials import Trial
+from manyviews.reproduce.trials import Coordinates, Trial
 from manyviews.utils import Table
 
 BASELINES: tuple[Representation, ...] = ("majority", "raw_features", "untrained")
@@ -17,7 +17,7 @@ def make_subset_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Table]
     """For each table entry with subsets: mean and standard deviation over seeds."""
     for coords, results in _collect_results(trials, folder):
         if table := make_subset_table(results):
-            yield dataclasses.replace(table, title=f"{table.title}: {', '.join(str(value) for _, value in coords)}")
+            yield dataclasses.replace(table, title=f"{table.title}: {', '.join(map(str, coords.values()))}")
 
 
 def make_baseline_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Table]:
@@ -25,18 +25,16 @@ def make_baseline_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Tabl
     rows = []
     for coords, results in _collect_results(trials, folder):
         if scored := [result for result in results if "raw_features" in result.scores]:
-            rows.append((str(dict(coords)["data"]), *(_format_score(scored, name) for name in BASELINES)))
+            rows.append((str(coords["data"]), *(_format_score(scored, name) for name in BASELINES)))
     if rows:
         header = ("data", "majority", "raw features", "untrained encoder")
         yield Table.from_texts("Baselines: linear probe, or MAE", header, rows)
 
 
-def _collect_results(
-    trials: Sequence[Trial], folder: Path
-) -> Iterator[tuple[tuple[tuple[str, object], ...], list[EvaluationResult]]]:
+def _collect_results(trials: Sequence[Trial], folder: Path) -> Iterator[tuple[Coordinates, list[EvaluationResult]]]:
     """The coordinates of each table entry and the results of all its seeds."""
-    for coords in dict.fromkeys(tuple(trial.coordinates.items()) for trial in trials):
-        loaded = [trial.load_result(folder) for trial in trials if tuple(trial.coordinates.items()) == coords]
+    for coords in dict.fromkeys(trial.coordinates for trial in trials):
+        loaded = [trial.load_result(folder) for trial in trials if trial.coordinates == coords]
         yield coords, [result for result in loaded if result is not None]
 
 

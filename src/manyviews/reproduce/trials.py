@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -28,7 +28,38 @@ from manyviews.utils import (
     read_text,
 )
 
-Coordinates = Mapping[str, str | int | float]
+Level = str | int | float
+
+
+class Coordinates(Mapping[str, Level]):
+    """Row and column of a table, such as loss and number of views; hashable.
+
+    Examples:
+        >>> {Coordinates(loss="mv-dhel", views=2): 0.5}[Coordinates(loss="mv-dhel", views=2)]
+        0.5
+    """
+
+    def __init__(self, **levels: Level) -> None:
+        self._levels = levels
+
+    def __getitem__(self, name: str) -> Level:
+        return self._levels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._levels)
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._levels.items()))
+
+    def drop(self, name: str) -> Coordinates:
+        """Return the coordinates without one of them."""
+        return Coordinates(**{key: level for key, level in self._levels.items() if key != name})
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {level}" for name, level in self._levels.items())
 
 
 @dataclass(frozen=True)
@@ -36,32 +67,26 @@ class Trial:
     """A training config, an evaluation config, and their coordinates in a table.
 
     Examples:
-        >>> Trial(Config(views=2), coordinates={"loss": "mv-dhel", "views": 2}).name[:-8]
+        >>> Trial(Config(views=2), coordinates=Coordinates(loss="mv-dhel", views=2)).name[:-8]
         'photos-mv-dhel-2-'
     """
 
     config: Config
     eval_config: EvaluationConfig = field(default_factory=EvaluationConfig)
-    coordinates: Coordinates = field(default_factory=dict)
-    """Row and column of the table; the same for all seeds."""
+    coordinates: Coordinates = field(default_factory=Coordinates)
+    """The same for all seeds."""
 
     @property
     def name(self) -> str:
         """The name of the run directory: readable, with a hash of every field that affects the result."""
         # A temperature equal to the loss's default gives the same name as no temperature.
-        config, defaults = (
-            with_absolute_paths(self.config).with_loss_defaults(),
-            Config().with_loss_defaults().get_result_fields(),
-        )
+        config = with_absolute_paths(self.config).with_loss_defaults()
         # Fields with default values are left out, so that a new field does not rename old runs.
-        fields: dict[str, Any] = {
-            name: value for name, value in config.get_result_fields().items() if value != defaults[name]
-        }
-        path = Path(config.data)
+        defaults = Config().with_loss_defaults().get_result_fields()
+        fields = {name: value for name, value in config.get_result_fields().items() if value != defaults[name]}
         # A file is identified by its content; folders and named data sets, which may be large, by their names.
-        fields["data"] = (
-            _hash_file(path, path.stat().st_mtime_ns) if as_path(config.data) and path.is_file() else config.data
-        )
+        path, is_path = Path(config.data), as_path(config.data) is not None
+        fields["data"] = _hash_file(path, path.stat().st_mtime_ns) if is_path and path.is_file() else config.data
         kind = "supervised" if config.supervised else config.loss
         stem = re.sub(r"[^\w.-]+", "-", path.stem)
         return f"{stem}-{kind}-{config.views or 'all'}-{_compute_digest(fields)}"
@@ -76,7 +101,7 @@ class Trial:
     @property
     def label(self) -> str:
         """A readable description: coordinates and seed."""
-        return ", ".join([*(f"{name} {value}" for name, value in self.coordinates.items()), f"seed {self.config.seed}"])
+        return str(Coordinates(**self.coordinates, seed=self.config.seed))
 
     def load_result(self, folder: Path) -> EvaluationResult | None:
         """The result of the evaluation, or None if it is not finished."""

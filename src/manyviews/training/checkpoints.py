@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,12 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
 def keep_newest(folder: Path) -> None:
     """Remove all checkpoints except the newest intact one."""
     paths = list_checkpoints(folder)
-    newest = next((path for path in paths if _is_intact(path)), None)
-    for path in (*paths, *folder.glob(".step-*")):
-        if newest is not None and path != newest:
-            path.unlink(missing_ok=True)
+    for newest in paths:
+        with suppress(CheckpointError):
+            _load(newest)
+            for path in {*paths, *folder.glob(".step-*")} - {newest}:
+                path.unlink(missing_ok=True)
+            return
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -58,8 +61,10 @@ def load_checkpoint(folder: Path) -> dict[str, Any] | None:
     """
     paths = list_checkpoints(folder)
     for path in paths:
-        if (state := _load_if_intact(path)) is not None:
-            return state
+        try:
+            return _load(path)
+        except CheckpointError as error:  # noqa: PERF203 (there are few checkpoints)
+            logger.warning(f"cannot load the checkpoint {path}: {error}; trying the previous one")
     if paths:
         raise CheckpointError(
             f"none of the {len(paths)} checkpoints in {folder} can be loaded: start again with --overwrite"
@@ -76,22 +81,6 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def _parse_step(path: Path) -> int:
     return int(path.name.split("-")[1])
-
-
-def _load_if_intact(path: Path) -> dict[str, Any] | None:
-    try:
-        return _load(path)
-    except CheckpointError as error:
-        logger.warning(f"cannot load the checkpoint {path}: {error}; trying the previous one")
-        return None
-
-
-def _is_intact(path: Path) -> bool:
-    try:
-        _load(path)
-    except CheckpointError:
-        return False
-    return True
 
 
 def _load(path: Path) -> dict[str, Any]:

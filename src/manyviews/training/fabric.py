@@ -9,6 +9,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from torch import distributed as dist
+
 from manyviews.training.config import Config, ConfigError
 from manyviews.utils import PARENT_PID, exit_with_parent, resolve_device
 
@@ -26,37 +28,17 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 def create_fabric(config: Config) -> Fabric:
     """Create the Fabric of a config. With several devices and without torchrun, this starts the other processes."""
     from lightning_fabric import Fabric
-    from lightning_fabric.plugins.precision.double import DoublePrecision
-    from lightning_fabric.strategies.ddp import DDPStrategy
-    from torch import distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    class Double(DoublePrecision):
-        """Fabric's double precision, without rounding the embeddings to 32 bits."""
-
-        def convert_output(self, data: Any) -> Any:
-            return data
 
     if resolve_device(config.device).type == "cpu" and config.precision == "16-mixed":
         raise ConfigError("--precision 16-mixed requires a GPU: use bf16-mixed on a CPU")
-    devices, nodes = config.devices, config.num_nodes
-    launcher = dist.is_torchelastic_launched() or "SLURM_NTASKS" in os.environ or "MASTER_ADDR" in os.environ
-    if nodes > 1 and not launcher:
-        raise ConfigError("--num-nodes > 1 requires torchrun or SLURM on each node, see docs/scaling.md")
-    if dist.is_torchelastic_launched():
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    devices, nodes = _count_devices(config)
     is_distributed = devices * nodes > 1
-    ddp_parameters = inspect.signature(DistributedDataParallel).parameters
-    sync_buffers = "forward_sync_buffers" if "forward_sync_buffers" in ddp_parameters else "broadcast_buffers"
-    ddp_kwargs: Any = {sync_buffers: False}
     fabric = Fabric(
         accelerator=config.device,
         devices=devices,
         num_nodes=nodes,
-        # Running statistics are either equal on all ranks or local to each: there is nothing to broadcast.
-        strategy=DDPStrategy(timeout=RENDEZVOUS_TIMEOUT, **ddp_kwargs) if is_distributed else "auto",
-        **{"plugins": Double()} if config.precision == "64" else {"precision": config.precision},
+        strategy=_make_ddp_strategy() if is_distributed else "auto",
+        **{"plugins": _make_double_precision()} if config.precision == "64" else {"precision": config.precision},
     )
     if PARENT_PID in os.environ and int(os.environ.get("LOCAL_RANK", "0")):
         exit_with_parent(signal.SIGKILL)  # it may be in a call that other signals do not interrupt
@@ -73,6 +55,39 @@ def create_fabric(config: Config) -> Fabric:
     if is_distributed:
         dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT)
     return fabric
+
+
+def _count_devices(config: Config) -> tuple[int, int]:
+    """Return the devices per node and the nodes: those of torchrun, or of the config."""
+    if dist.is_torchelastic_launched():
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        return devices, int(os.environ["WORLD_SIZE"]) // devices
+    if config.num_nodes > 1 and not {"SLURM_NTASKS", "MASTER_ADDR"} & set(os.environ):
+        raise ConfigError("--num-nodes > 1 requires torchrun or SLURM on each node, see docs/scaling.md")
+    return config.devices, config.num_nodes
+
+
+def _make_ddp_strategy() -> Any:
+    """Running statistics are either equal on all ranks or local to each: DDP does not broadcast buffers."""
+    from lightning_fabric.strategies.ddp import DDPStrategy
+    from torch.nn.parallel import DistributedDataParallel
+
+    parameters = inspect.signature(DistributedDataParallel).parameters  # they depend on the version of torch
+    sync_buffers = "forward_sync_buffers" if "forward_sync_buffers" in parameters else "broadcast_buffers"
+    kwargs: Any = {sync_buffers: False}
+    return DDPStrategy(timeout=RENDEZVOUS_TIMEOUT, **kwargs)
+
+
+def _make_double_precision() -> Any:
+    from lightning_fabric.plugins.precision.double import DoublePrecision
+
+    class Double(DoublePrecision):
+        """Fabric's double precision, without rounding the embeddings to 32 bits."""
+
+        def convert_output(self, data: Any) -> Any:
+            return data
+
+    return Double()
 
 
 def run_on_rank_zero(fabric: Fabric, fn: Callable[[], T]) -> T:

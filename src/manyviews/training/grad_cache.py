@@ -51,10 +51,12 @@ def grad_cache_backward(
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be >= 1, got {chunk_size}")
     chunks = list(_split_chunks(views, chunk_size))
+    device = views.device if isinstance(views, Tensor) else views[0].device
+    cuda_devices = [device] if device.type == "cuda" else []
     rng_states, embeddings = [], []
     with torch.no_grad(), _freeze_running_statistics(model):
         for chunk in chunks:
-            rng_states.append(_get_random_state(chunk))
+            rng_states.append((torch.get_rng_state(), [torch.cuda.get_rng_state(cuda) for cuda in cuda_devices]))
             embeddings.append(embed_fn(chunk))
     z = torch.cat(embeddings).requires_grad_()
     total = loss_fn(z)
@@ -65,13 +67,12 @@ def grad_cache_backward(
     for parameter, gradient in zip(trainable, grad_trainable, strict=True):
         backward(parameter, gradient)
     gradients = grad_z.split([len(e) for e in embeddings])
-    for i, (chunk, state, gradient) in enumerate(zip(chunks, rng_states, gradients, strict=True)):
+    for i, (chunk, (cpu_state, cuda_states), gradient) in enumerate(zip(chunks, rng_states, gradients, strict=True)):
         # Use the same dropout masks as in the first pass, and leave the RNG state as it was.
-        with (
-            torch.random.fork_rng(devices=_list_devices(chunk)),
-            no_sync() if i + 1 < len(chunks) else nullcontext(),
-        ):
-            _set_random_state(chunk, state)
+        with torch.random.fork_rng(cuda_devices), no_sync() if i + 1 < len(chunks) else nullcontext():
+            torch.set_rng_state(cpu_state)
+            for cuda, state in zip(cuda_devices, cuda_states, strict=True):
+                torch.cuda.set_rng_state(state, cuda)
             backward(embed_fn(chunk), gradient)
     return total.detach()
 
@@ -82,25 +83,6 @@ def _split_chunks(views: Views, chunk_size: int) -> Iterator[Views]:
         return
     for chunk in zip(*(group.split(chunk_size) for group in views), strict=True):
         yield list(chunk)
-
-
-def _get_first_tensor(views: Views) -> Tensor:
-    return views if isinstance(views, Tensor) else views[0]
-
-
-def _list_devices(views: Views) -> list[torch.device]:
-    device = _get_first_tensor(views).device
-    return [device] if device.type == "cuda" else []
-
-
-def _get_random_state(views: Views) -> tuple[Tensor, list[Tensor]]:
-    return torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in _list_devices(views)]
-
-
-def _set_random_state(views: Views, state: tuple[Tensor, list[Tensor]]) -> None:
-    torch.set_rng_state(state[0])
-    for device, cuda in zip(_list_devices(views), state[1], strict=True):
-        torch.cuda.set_rng_state(cuda, device)
 
 
 @contextmanager

@@ -1,9 +1,8 @@
-"""`ImageTask`: training on random views of images."""
+"""`ImageTask`, and the transform of its views."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -12,49 +11,38 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from manyviews.data import DatasetDict, LazyImages
+from manyviews.data import DatasetDict
 from manyviews.loading import ViewLoader, embed_views, encode_images
-from manyviews.metrics import alignment, numerical_rank, rankme, score_knn, uniformity
-from manyviews.models import ENCODERS, Embedder, ProjectionHead, get_encoder, get_representation_dim
+from manyviews.models import ENCODERS, Embedder, EncoderConfig, ProjectionHead, get_encoder, get_representation_dim
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.grad_cache import Views
-from manyviews.training.task import TrainingTask, split_monitored
+from manyviews.training.task import TrainingTask
 from manyviews.transforms import SimCLRTransform, infer_image_size
-from manyviews.utils import hide_progress
 
 LARGE_IMAGE_SIZE = 64
 """Views with longer sides than this use the ImageNet defaults of stem, jitter and blur."""
 
 
 class ImageTask(TrainingTask):
-    """Train on the images of a dataset, on disk or in memory."""
+    """Training on random views of images, on disk or in memory."""
 
-    def __init__(self, data: DatasetDict, config: Config, device: torch.device) -> None:
-        split = data["train"]
-        images = split.images
-        self.data, self.config, self.device = data, config, device
-        self.description = f"{config.views} views; {config.encoder}, {config.loss}"
-        used_labels = split.class_labels if config.loss == "supcon" else None
-        self.labels, self.data_fingerprint = split.class_labels, fingerprint_images(images, used_labels)
-        self.images = images = images.to(device) if isinstance(images, Tensor) else images
-        self.train_indices, self.monitor_indices, self.knn_bank = split_monitored(
-            len(images), config.seed, config.monitor_size
-        )
+    def __init__(self, config: Config, data: DatasetDict, device: torch.device) -> None:
+        super().__init__(config, data, data["train"], device)
+        images = self.split.images
+        self.images = images.to(device) if isinstance(images, Tensor) else images
         self.transform = build_transform(config)
-        self.view_loader = ViewLoader(images, self.transform, config.views, config.seed, config.num_workers, device)
+        self.view_loader = ViewLoader(
+            self.images, self.transform, config.views, config.seed, config.num_workers, device
+        )
 
     @staticmethod
     def resolve_config(config: Config, data: DatasetDict) -> Config:
         size = infer_image_size(data["train"].images) if config.image_size is None else config.image_size
-        is_large = size > LARGE_IMAGE_SIZE
-        is_builtin = config.encoder in ENCODERS
-        if not is_builtin and (config.stem is not None or config.width_mult is not None):
+        is_large, is_builtin, stem = size > LARGE_IMAGE_SIZE, config.encoder in ENCODERS, config.stem
+        if not is_builtin and (stem is not None or config.width_mult is not None):
             raise ConfigError(f"stem and width_mult require a built-in ResNet, got encoder {config.encoder}")
-        stem = config.stem
-        if stem is None and is_builtin and is_large:
-            stem = "imagenet"
-        elif stem is None and is_builtin and config.encoder != "resnet-small":
-            stem = "small"
+        if stem is None and is_builtin and (is_large or config.encoder != "resnet-small"):
+            stem = "imagenet" if is_large else "small"
         return dataclasses.replace(
             config,
             image_size=size,
@@ -63,75 +51,59 @@ class ImageTask(TrainingTask):
             stem=stem,
         )
 
-    @staticmethod
-    def count_train_instances(config: Config, data: DatasetDict) -> int:
-        return max(0, len(data["train"]) - (config.monitor_size or 0))
+    @property
+    def description(self) -> str:
+        return f"{self.config.views} views; {self.config.encoder}, {self.config.loss}"
 
-    @staticmethod
-    def build_model(config: Config, _data: DatasetDict) -> Embedder:
-        encoder = get_encoder(config.encoder, **get_encoder_options(config))
-        size = config.image_size or 32
+    def _build_model(self) -> Embedder:
+        config, size = self.config, self.transform.size
+        encoder = get_encoder(config.encoder, **self._get_encoder_options())
         dim = get_representation_dim(encoder, torch.zeros(1, 3, size, size))
         return Embedder(
             encoder, ProjectionHead(dim, out_dim=config.embed_dim), per_view_batch_norm=config.per_view_batch_norm
         )
 
+    def _get_encoder_options(self) -> dict[str, Any]:
+        options = {"stem": self.config.stem, "width": self.config.width_mult}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def get_encoder_config(self, _model: Embedder) -> EncoderConfig:
+        return EncoderConfig(self.config.encoder, self._get_encoder_options(), self.transform.size)
+
     def iterate_batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Views, Tensor]]:
         return self.view_loader(epoch, indices)
 
-    def monitor(self, model: Embedder) -> dict[str, float]:
-        """Compute the kNN accuracy of representations and the geometry of embeddings."""
-        config, size = self.config, self.transform.size
-        # Forking workers during a collective of several ranks may hang.
-        workers = 0 if dist.is_available() and dist.is_initialized() else config.num_workers
-        with hide_progress():
-            _, z = embed_views(
-                model, self.images, self.monitor_indices, self.transform, config.views, config.seed, workers
-            )
-            if not z.isfinite().all():
-                raise FloatingPointError("the embeddings of monitored instances are not finite")
-            metrics = {
-                "alignment": alignment(z).item(),
-                "uniformity": uniformity(z).item(),
-                "rank": numerical_rank(z),
-                "rankme": rankme(z).item(),
-            }
-            if self.labels is None or not len(self.knn_bank):
-                return metrics
-            bank_h, bank_index = encode_images(model.encoder, self.images, self.knn_bank, size, workers)
-            h, index = encode_images(model.encoder, self.images, self.monitor_indices, size, workers)
-            bank_labels = self.labels[bank_index].to(bank_h.device)
-            return score_knn(bank_h, bank_labels, h, self.labels[index], self.data, config.knn_k) | metrics
+    @property
+    def _monitor_workers(self) -> int:
+        """Number of workers while monitoring: forking them during a collective of several ranks may hang."""
+        return 0 if dist.is_available() and dist.is_initialized() else self.config.num_workers
 
+    def _embed_monitored(self, model: Embedder) -> tuple[Tensor, None]:
+        views, seed = self.config.views, self.config.seed
+        _, z = embed_views(model, self.images, self.monitor_indices, self.transform, views, seed, self._monitor_workers)
+        return z, None
 
-def fingerprint_images(images: Tensor | LazyImages, labels: Tensor | None = None) -> str:
-    """Hash the pixels, or the relative paths and sizes of the files; and the labels if the loss uses them."""
-    digest = hashlib.sha256()
-    if isinstance(images, Tensor):
-        digest.update(images.contiguous().numpy().data)
-    else:
+    def _encode(self, model: Embedder, index: Tensor) -> tuple[Tensor, Tensor]:
+        return encode_images(model.encoder, self.images, index, self.transform.size, self._monitor_workers)
+
+    def _list_content(self) -> list[Tensor | bytes | None]:
+        """List the pixels, or the relative paths and sizes of the files."""
+        images = self.split.images
+        if isinstance(images, Tensor):
+            return [images]
         root = os.path.commonpath([path.parent for path in images.paths])
-        for path in images.paths:
-            digest.update(os.fsencode(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n"))
-    if labels is not None:
-        digest.update(labels.contiguous().numpy().data)
-    return digest.hexdigest()[:16]
+        return [os.fsencode(f"{p.relative_to(root).as_posix()} {p.stat().st_size}\n") for p in images.paths]
 
 
 def build_transform(config: Config) -> SimCLRTransform:
     """Build the transform of a resolved config."""
-    assert config.image_size is not None
-    assert config.jitter_strength is not None
-    assert config.blur_prob is not None
+    if config.image_size is None or config.jitter_strength is None or config.blur_prob is None:
+        raise ConfigError(
+            "the config does not specify image_size, jitter_strength and blur_prob, as that of a run does"
+        )
     return SimCLRTransform(
         config.image_size,
         jitter_strength=config.jitter_strength,
         blur_prob=config.blur_prob,
         crop_scale=config.crop_scale,
     )
-
-
-def get_encoder_options(config: Config) -> dict[str, Any]:
-    """Return the keyword arguments for `get_encoder`."""
-    options = {"stem": config.stem, "width": config.width_mult}
-    return {name: value for name, value in options.items() if value is not None}

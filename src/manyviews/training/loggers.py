@@ -9,7 +9,8 @@ import csv
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -112,16 +113,20 @@ def check_loggers(config: Config) -> None:
 def check_wandb_login(loggers: tuple[str, ...]) -> None:
     """Raise a ConfigError if Weights & Biases needs a login and there is none."""
     if "wandb" in loggers:
-        import wandb
-
-        try:
+        with _explain_wandb_error() as wandb:
             wandb.login()
-        except wandb.Error as error:
-            raise _make_wandb_error(error) from error
 
 
-def _make_wandb_error(error: Exception) -> ConfigError:
-    return ConfigError(f"cannot start the logger wandb: {error} Run `wandb login`, or use --loggers wandb-offline")
+@contextmanager
+def _explain_wandb_error() -> Iterator[Any]:
+    import wandb
+
+    try:
+        yield wandb
+    except wandb.Error as error:
+        raise ConfigError(
+            f"cannot start the logger wandb: {error} Run `wandb login`, or use --loggers wandb-offline"
+        ) from error
 
 
 def make_loggers(config: Config, folder: Path, run_id: str, step: int) -> list[MetricLogger]:
@@ -153,9 +158,7 @@ class WandBLogger:
     """Logs a run and its resumptions as one W&B run; W&B ignores steps that it already has."""
 
     def __init__(self, config: Config, folder: Path, run_id: str, offline: bool) -> None:
-        import wandb
-
-        try:
+        with _explain_wandb_error() as wandb:  # most often there is no connection
             self.run: Any = wandb.init(
                 project="manyviews",
                 name=folder.name,
@@ -165,8 +168,6 @@ class WandBLogger:
                 mode="offline" if offline else "online",
                 config=vars(config),
             )
-        except wandb.Error as error:  # most often there is no connection
-            raise _make_wandb_error(error) from error
 
     def write(self, row: Row) -> None:
         self.run.log({name: value for name, value in row.items() if name != "step"}, step=int(row["step"]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,34 +10,32 @@ import torch
 from torch import Tensor
 
 from manyviews.data import Dataset, DatasetDict
-from manyviews.loading import ModalityLoader, embed_multimodal, set_mean_representation
-from manyviews.losses import SupConLoss, get_loss
-from manyviews.metrics import alignment, numerical_rank, rankme, score_knn, uniformity
-from manyviews.models import LateFusionHead, MultimodalEmbedder, MultimodalEncoder, PerModalityHeads
+from manyviews.loading import ModalityLoader, embed_multimodal, encode_multimodal, set_mean_representation
+from manyviews.losses import get_loss
+from manyviews.models import (
+    LateFusionHead,
+    MultimodalConfig,
+    MultimodalEmbedder,
+    MultimodalEncoder,
+    PerModalityHeads,
+)
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.grad_cache import Views
-from manyviews.training.task import AnyLoss, TrainingTask, split_monitored
+from manyviews.training.task import TrainingTask
 from manyviews.utils import draw_uniform, hide_progress
 
 
 class MultimodalTask(TrainingTask):
-    """Train on the modalities of a dataset in memory."""
+    """Training on modalities in memory; instances without a positive pair are left out."""
 
-    def __init__(self, data: DatasetDict, config: Config, device: torch.device) -> None:
-        self.data, self.split, self.config, self.device = data, get_training_split(data, config), config, device
-        self.labels = self.split.labels if config.supervised else self.split.class_labels
+    def __init__(self, config: Config, data: DatasetDict, device: torch.device) -> None:
+        super().__init__(config, data, drop_random_modalities(data["train"], config), device)
         self.loader = ModalityLoader(self.split, config.modalities, device)
         self.has_missing = any(name in self.split.masks for name in config.modalities)
-        self.data_fingerprint = fingerprint_split(self.split, config)
-        train, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
+        self.unmonitored = self.train_indices
         usable = find_usable_instances(self.loader, config)
-        self.train_indices, self.monitor_indices = train[usable[train]], monitored[usable[monitored]]
-        skipped = len(train) - len(self.train_indices)
-        loss = "supervised by labels" if config.supervised else config.loss
-        self.description = f"views {', '.join(config.modalities)}; {loss}"
-        if skipped:
-            missing = "no modality" if config.supervised else "no two modalities to align"
-            self.description += f" ({skipped:,} instances with {missing} are skipped)"
+        self.train_indices = self.unmonitored[usable[self.unmonitored]]
+        self.monitor_indices = self.monitor_indices[usable[self.monitor_indices]]
 
     @staticmethod
     def resolve_config(config: Config, data: DatasetDict) -> Config:
@@ -67,16 +64,17 @@ class MultimodalTask(TrainingTask):
             )
         return dataclasses.replace(config, modalities=names, views=len(names))
 
-    @staticmethod
-    def count_train_instances(config: Config, data: DatasetDict) -> int:
-        split = get_training_split(data, config)
-        train = split_monitored(len(split), config.seed, config.monitor_size)[0]
-        return int(find_usable_instances(ModalityLoader(split, config.modalities), config)[train].sum())
+    @property
+    def description(self) -> str:
+        loss = "supervised by labels" if self.config.supervised else self.config.loss
+        text = f"views {', '.join(self.config.modalities)}; {loss}"
+        if skipped := len(self.unmonitored) - len(self.train_indices):
+            missing = "no modality" if self.config.supervised else "no two modalities to align"
+            text += f" ({skipped:,} instances with {missing} are skipped)"
+        return text
 
-    @staticmethod
-    def build_model(config: Config, data: DatasetDict) -> MultimodalEmbedder:
-        split = get_training_split(data, config)
-        split = split.select(split_monitored(len(split), config.seed, config.monitor_size)[0])
+    def _build_model(self) -> MultimodalEmbedder:
+        config, split = self.config, self.split.select(self.unmonitored)
         encoder = MultimodalEncoder.from_dataset(
             split,
             config.modalities,
@@ -88,55 +86,42 @@ class MultimodalTask(TrainingTask):
         )
         if not config.supervised:
             return MultimodalEmbedder(encoder, PerModalityHeads(config.views, config.hidden_dim, config.embed_dim))
-        head = LateFusionHead(config.views, config.hidden_dim, count_outputs(data))
+        num_outputs = 1 if split.class_labels is None else len(self.data.class_names)
+        head = LateFusionHead(config.views, config.hidden_dim, num_outputs)
         if split.labels is not None and split.labels.is_floating_point():
             head.target_median, head.target_scale = split.labels.median(), split.labels.std().clamp_min(1e-6)
         return MultimodalEmbedder(encoder, head)
 
+    def get_encoder_config(self, model: MultimodalEmbedder) -> MultimodalConfig | None:
+        return model.encoder.config
+
     def iterate_batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Views, Tensor]]:
         return self.loader(epoch, indices)
 
-    def get_loss_kwargs(self, loss: AnyLoss, views: Views, index: Tensor) -> dict[str, Any]:
-        kwargs: dict[str, Any] = {}
-        if self.config.supervised or isinstance(loss, SupConLoss):
-            assert self.labels is not None
-            kwargs["labels"] = self.labels[index].to(self.device)
-        if self.has_missing and not self.config.supervised:
-            kwargs["mask"] = views[-1]
-        return kwargs
+    def get_loss_kwargs(self, views: Views, index: Tensor) -> dict[str, Any]:
+        mask = {"mask": views[-1]} if self.has_missing and not self.config.supervised else {}
+        return super().get_loss_kwargs(views, index) | mask
 
-    def monitor(self, model: Any) -> dict[str, float]:
-        """Compute the kNN accuracy of fused representations and the geometry of embeddings."""
-        if len(self.monitor_indices) < 2:
-            return {}
-        with hide_progress():
-            h, z, mask = embed_multimodal(model, self.loader, self.monitor_indices)
-            metrics: dict[str, float] = {}
-            if not z.isfinite().all():
-                raise FloatingPointError("the embeddings of monitored instances are not finite")
-            if not self.config.supervised:
-                metrics = {
-                    "alignment": alignment(z, mask).item(),
-                    "uniformity": uniformity(z, mask).item(),
-                    "rank": numerical_rank(z, mask),
-                    "rankme": rankme(z, mask).item(),
-                }
-            if self.split.class_labels is None or not len(self.knn_bank):
-                return metrics
-            bank_h, _, bank_mask = embed_multimodal(model, self.loader, self.knn_bank)
-            bank_h, h = model.encoder.fuse(bank_h, bank_mask), model.encoder.fuse(h, mask)
-            bank_labels = self.split.class_labels[self.knn_bank].to(self.device)
-            labels = self.split.class_labels[self.monitor_indices]
-            return score_knn(bank_h, bank_labels, h, labels, self.data, self.config.knn_k) | metrics
+    def _embed_monitored(self, model: MultimodalEmbedder) -> tuple[Tensor, Tensor]:
+        _, z, mask = embed_multimodal(model, self.loader, self.monitor_indices)
+        return z, mask
 
-    def finish_model(self, model: Any) -> None:
+    def _encode(self, model: MultimodalEmbedder, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the fused representations of all modalities."""
+        return model.encoder.fuse(*encode_multimodal(model.encoder, self.loader, index)), index
+
+    def finish_model(self, model: MultimodalEmbedder) -> None:
         with hide_progress():
             set_mean_representation(model.encoder, self.loader, self.train_indices)
 
-
-def count_outputs(data: DatasetDict) -> int:
-    """Return the number of outputs of a supervised head: one per class, or one for a regression target."""
-    return 1 if data["train"].class_labels is None else len(data.class_names)
+    def _list_content(self) -> list[Tensor | bytes | None]:
+        """List the features, lengths and masks."""
+        content: list[Tensor | bytes | None] = []
+        for name in self.config.modalities:
+            features = self.split.modalities[name]
+            assert isinstance(features, Tensor)
+            content += [features, self.split.lengths.get(name), self.split.masks.get(name)]
+        return content
 
 
 def find_usable_instances(loader: ModalityLoader, config: Config) -> Tensor:
@@ -150,31 +135,13 @@ def find_usable_instances(loader: ModalityLoader, config: Config) -> Tensor:
     return (loss.positive_pairs(num_views) & expanded[:, :, None] & expanded[:, None, :]).flatten(1).any(1)
 
 
-def get_training_split(data: DatasetDict, config: Config) -> Dataset:
-    """Return the training instances of a resolved config, without the modalities that `missing_rate` removes.
-
-    They depend on the seed. Every instance keeps at least one modality.
-    """
-    names, split = config.modalities, data["train"]
+def drop_random_modalities(split: Dataset, config: Config) -> Dataset:
+    """Drop a fraction `missing_rate` of the modalities, chosen by the seed; every instance keeps at least one."""
     if not config.missing_rate:
         return split
-    mask = ModalityLoader(split, names).get_mask(torch.arange(len(split)))
-    samples = draw_uniform(config.seed, torch.arange(len(split))[:, None], torch.arange(len(names)))
+    names, index = config.modalities, torch.arange(len(split))
+    mask = ModalityLoader(split, names).get_mask(index)
+    samples = draw_uniform(config.seed, index[:, None], torch.arange(len(names)))
     samples = torch.where(mask, samples, -1.0)
     dropped = (samples < config.missing_rate) & (samples < samples.amax(1, keepdim=True))
     return split.drop_modalities({name: dropped[:, i] for i, name in enumerate(names)})
-
-
-def fingerprint_split(split: Dataset, config: Config) -> str:
-    """Hash the features, lengths and masks, and the labels if the loss uses them."""
-    digest = hashlib.sha256()
-    parts: list[Tensor | None] = []
-    for name in config.modalities:
-        features = split.modalities[name]
-        assert isinstance(features, Tensor)
-        parts += [features, split.lengths.get(name), split.masks.get(name)]
-    if config.supervised or config.loss == "supcon":
-        parts.append(split.labels)
-    for part in parts:
-        digest.update(b"none" if part is None else part.contiguous().numpy().data)
-    return digest.hexdigest()[:16]

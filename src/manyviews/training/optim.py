@@ -18,48 +18,51 @@ SCALAR_LR_MULT = 0.01
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     """Build the optimizer; the trainer sets its learning rate at every step."""
-    groups = parameter_groups(model, config.weight_decay)
+    groups = build_parameter_groups(model, config.weight_decay)
     if config.optimizer == "adamw":
-        groups = [{**group, "share": 1.0} for group in groups]
-        return torch.optim.AdamW(groups, lr=0.0)
+        return torch.optim.AdamW([{**group, "lr_mult": 1.0} for group in groups], lr=0.0)
     if config.optimizer == "lars":
-        return LARS(groups, lr=0.0, momentum=config.momentum, trust=config.lars_trust_coefficient)
+        return LARS(groups, lr=0.0, momentum=config.momentum, trust_coefficient=config.lars_trust_coefficient)
     return torch.optim.SGD(groups, lr=0.0, momentum=config.momentum)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def build_parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Group parameters: weights (with decay, and LARS scaling), biases and norms (without), and scalars.
 
     The whole loss depends on a scalar such as a learned temperature, which diverges at the learning rate of the
-    weights: `share` of its group multiplies the rate.
+    weights: `lr_mult` of its group multiplies the rate.
 
     Examples:
-        >>> groups = parameter_groups(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 1e-6)
-        >>> [(len(group["params"]), group["weight_decay"], group["adapt"]) for group in groups]
+        >>> groups = build_parameter_groups(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 1e-6)
+        >>> [(len(group["params"]), group["weight_decay"], group["lars_adapt"]) for group in groups]
         [(1, 1e-06, True), (3, 0.0, False)]
     """
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    scalars = [p for p in trainable if p.dim() == 0]
+    by_dim: dict[int, list[nn.Parameter]] = {0: [], 1: [], 2: []}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            by_dim[min(parameter.dim(), 2)].append(parameter)
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if p.dim() > 1], "weight_decay": weight_decay, "adapt": True},
-        {"params": [p for p in trainable if p.dim() == 1], "weight_decay": 0.0, "adapt": False},
+        {"params": by_dim[2], "weight_decay": weight_decay, "lars_adapt": True},
+        {"params": by_dim[1], "weight_decay": 0.0, "lars_adapt": False},
     ]
-    return groups + [{"params": scalars, "weight_decay": 0.0, "adapt": False, "share": SCALAR_LR_MULT}] * bool(scalars)
+    if by_dim[0]:
+        groups.append({"params": by_dim[0], "weight_decay": 0.0, "lars_adapt": False, "lr_mult": SCALAR_LR_MULT})
+    return groups
 
 
 class LARS(Optimizer):
     """SGD with momentum whose step is scaled, for each weight, by |weight| / |gradient| (You et al. 2017).
 
     Args:
-        params: parameters, or groups of them; groups with `adapt` False use plain SGD.
+        params: parameters, or groups of them; groups with `lars_adapt` False use plain SGD.
         lr: learning rate.
         momentum: momentum of the scaled gradients.
         weight_decay: weight decay, added to the gradient before scaling.
-        trust: trust coefficient: norm of a step at learning rate 1, relative to the norm of the weight.
+        trust_coefficient: norm of a step at learning rate 1, relative to the norm of the weight.
 
     Examples:
         >>> weight = nn.Parameter(torch.ones(2, 2))
-        >>> optimizer = LARS([weight], lr=1.0, trust=0.1)
+        >>> optimizer = LARS([weight], lr=1.0, trust_coefficient=0.1)
         >>> (weight.sum() * 1000).backward()      # the size of the gradient has no effect
         >>> optimizer.step()
         >>> weight.data
@@ -73,13 +76,18 @@ class LARS(Optimizer):
         lr: float,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
-        trust: float = 1e-3,
+        trust_coefficient: float = 1e-3,
     ) -> None:
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay), ("trust", trust)):
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient,
+        }
+        for name, value in defaults.items():
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a finite number >= 0, got {value}")
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": True}
-        super().__init__(params, defaults)
+        super().__init__(params, defaults | {"lars_adapt": True})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -91,14 +99,14 @@ class LARS(Optimizer):
             for weight in group["params"]:
                 if weight.grad is None:
                     continue
-                change = weight.grad.add(weight, alpha=group["weight_decay"])
-                if group["adapt"]:
+                update = weight.grad.add(weight, alpha=group["weight_decay"])
+                if group["lars_adapt"]:
                     # The norm includes weight decay; zero weights and zero gradients use plain SGD.
-                    scale = group["trust"] * weight.norm() / change.norm()
-                    change *= torch.where(torch.isfinite(scale) & (scale > 0), scale, 1.0)
+                    scale = group["trust_coefficient"] * weight.norm() / update.norm()
+                    update *= torch.where(torch.isfinite(scale) & (scale > 0), scale, 1.0)
                 state = self.state[weight]
-                if "momentum" not in state:
+                if not state:
                     state["momentum"] = torch.zeros_like(weight)
-                state["momentum"].mul_(group["momentum"]).add_(change)
+                state["momentum"].mul_(group["momentum"]).add_(update)
                 weight.sub_(state["momentum"], alpha=group["lr"])
         return loss

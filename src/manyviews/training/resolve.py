@@ -1,4 +1,4 @@
-"""Resolve a config: fill in the fields that depend on the data, and build its model and loss."""
+"""Resolve a config: fill in the fields that depend on the data, and make its task and loss."""
 
 from __future__ import annotations
 
@@ -16,29 +16,81 @@ from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
 from manyviews.training.config import DEFAULT_BATCH_SIZE, Config, ConfigError
 from manyviews.training.image_task import ImageTask
 from manyviews.training.multimodal_task import MultimodalTask
-from manyviews.training.task import AnyLoss, AnyModel, TrainingTask, choose_monitor_size
+from manyviews.training.task import AnyLoss, TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
 
-AUTO_FIELDS: dict[str, Any] = {
-    "image_size": None,
-    "jitter_strength": None,
-    "blur_prob": None,
-    "stem": None,
-    "views": 0,
-    "modalities": (),
-    "monitor_size": None,
-    "batch_size": None,
-}
+AUTO_FIELDS: dict[str, Any] = {"views": 0, "modalities": ()} | dict.fromkeys(
+    ("image_size", "jitter_strength", "blur_prob", "stem", "monitor_size", "batch_size")
+)
 """Fields that default to a value from the data, and the value that means "not set"."""
 MAX_SHORT_STEPS = 64
 """Encoders of sequences up to this length do not gain from more than one thread."""
+CPU = torch.device("cpu")
+TASKS: dict[str, type[ImageTask] | type[MultimodalTask]] = {"images": ImageTask, "multimodal": MultimodalTask}
 
 
-def limit_cpu_threads(config: Config, data: DatasetDict) -> AbstractContextManager[None]:
-    """Limit the CPU threads of this process to `cpu_threads`, or its part of the CPUs; one for encoders of features."""
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", config.devices))
-    names = config.modalities if config.task == "multimodal" else (IMAGE_MODALITY,)
-    return limit_threads(config.cpu_threads or choose_threads(local, small=has_small_modalities(data, names)))
+def make_task(config: Config, data: DatasetDict, device: torch.device = CPU) -> ImageTask | MultimodalTask:
+    """Make the task of a resolved config, such as that of a run."""
+    return TASKS[config.task](config, data, device)
+
+
+def resolve_task(config: Config, data: DatasetDict, ranks: int, device: torch.device = CPU) -> TrainingTask:
+    """Fill in the fields that depend on data and loss, and make the task of the resulting config.
+
+    Raises:
+        ConfigError: config and data are incompatible.
+    """
+    train = data["train"]
+    if config.task == "images" and IMAGE_MODALITY not in train.modalities:
+        raise ConfigError(f"{data.name} has no images, only {', '.join(train.modalities)}: use --recipe multimodal")
+    if config.loss == "supcon" and train.class_labels is None:
+        raise ConfigError(f"supcon requires class labels, {data.name} has none: try ntxent")
+    config = TASKS[config.task].resolve_config(config.with_loss_defaults(), data)
+    if config.monitor_size is None:
+        config = dataclasses.replace(config, monitor_size=choose_monitor_size(len(train)))
+    task = make_task(config, data, device)
+    task.config = _resolve_batch_size(task, ranks)
+    if ranks > 1 and config.sync_batch_norm:
+        images = [name for name in config.modalities if _is_image(data, name)]
+        if any(name in train.masks or config.missing_rate for name in images):
+            raise ConfigError("batch norm cannot be synchronized if images are missing: use --no-sync-batch-norm")
+    return task
+
+
+def _resolve_batch_size(task: TrainingTask, ranks: int) -> Config:
+    """Set batch_size if it is None, or check that the data and the ranks allow it."""
+    config, count, total = task.config, len(task.train_indices), len(task.split)
+    monitor_size = config.monitor_size or 0
+    max_size, multiplier = count // ranks * ranks, config.views if config.batch_counts_views else 1
+    reasons = [f"{monitor_size} of {total} are only monitored"] if monitor_size else []
+    reasons += [f"{total - monitor_size - count} have too few modalities"] if 0 < count < total - monitor_size else []
+    available = f"{count} training instances of {task.data.name}" + (f" ({', '.join(reasons)})" if reasons else "")
+    if max_size < 2 * ranks:
+        remedy = "a smaller --monitor-size" if monitor_size else "more data"
+        raise ConfigError(f"there are only {available}, a batch needs {2 * ranks}: use {remedy}")
+    if config.batch_size is None:
+        default = max(DEFAULT_BATCH_SIZE // multiplier // ranks, 1) * ranks
+        return dataclasses.replace(config, batch_size=multiplier * min(default, max_size))
+    size = config.instances_per_batch
+    if size > count:
+        raise ConfigError(f"a batch of {size} is larger than the {available}: try --batch-size {multiplier * max_size}")
+    if size % ranks:
+        raise ConfigError(f"a batch of {size} instances cannot be split evenly over {ranks} ranks")
+    return config
+
+
+def _is_image(data: DatasetDict, name: str) -> bool:
+    return getattr(data["train"].modalities[name], "ndim", 4) == 4
+
+
+def build_loss(config: Config) -> AnyLoss:
+    """Build the loss of a config."""
+    if config.supervised:
+        return SupervisedLoss()
+    kwargs = {"temperature": config.temperature, "learn_temperature": config.learn_temperature}
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    variant = RELEASED_CODE_KWARGS.get(config.loss, {}) if config.released_variant else {}
+    return get_loss(config.loss, **kwargs, **variant)
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -52,57 +104,11 @@ def with_absolute_paths(config: Config) -> Config:
     )
 
 
-def get_task(config: Config) -> type[TrainingTask]:
-    """Return the task class of a config."""
-    return MultimodalTask if config.task == "multimodal" else ImageTask
-
-
-def resolve_config(config: Config, data: DatasetDict, ranks: int) -> Config:
-    """Fill in the fields that depend on data and loss; raise a ConfigError if config and data are incompatible."""
-    names = data["train"].modalities
-    if config.task == "images" and IMAGE_MODALITY not in names:
-        raise ConfigError(f"{data.name} has no images, only {', '.join(names)}: use --recipe multimodal")
-    config = get_task(config).resolve_config(config.with_loss_defaults(), data)
-    config = resolve_batch_size(config, data, ranks)
-    if config.instances_per_batch % ranks:
-        raise ConfigError(
-            f"a batch of {config.instances_per_batch} instances cannot be split evenly over {ranks} ranks"
-        )
-    if ranks > 1 and config.sync_batch_norm and any(is_image(data, name) for name in config.modalities):
-        missing = [name for name in config.modalities if is_image(data, name) and name in data["train"].masks]
-        if missing or config.missing_rate:
-            raise ConfigError("batch norm cannot be synchronized if images are missing: use --no-sync-batch-norm")
-    if config.loss == "supcon" and data["train"].class_labels is None:
-        raise ConfigError(f"supcon requires class labels, {data.name} has none: try ntxent")
-    return config
-
-
-def resolve_batch_size(config: Config, data: DatasetDict, ranks: int) -> Config:
-    """Set monitor_size and batch_size where they are None; explicit values are never changed."""
-    total = len(data["train"])
-    monitor_size = choose_monitor_size(total) if config.monitor_size is None else config.monitor_size
-    config = dataclasses.replace(config, monitor_size=monitor_size)
-    count = get_task(config).count_train_instances(config, data)
-    max_size, multiplier = count // ranks * ranks, config.views if config.batch_counts_views else 1
-    reasons = [f"{monitor_size} of {total} are only monitored"] if monitor_size else []
-    reasons += [f"{total - monitor_size - count} have too few modalities"] if 0 < count < total - monitor_size else []
-    available = f"{count} training instances of {data.name}" + (f" ({', '.join(reasons)})" if reasons else "")
-    if max_size < 2 * ranks:
-        remedy = "a smaller --monitor-size" if monitor_size else "more data"
-        raise ConfigError(f"there are only {available}, a batch needs {2 * ranks}: use {remedy}")
-    if config.batch_size is None:
-        default = max(DEFAULT_BATCH_SIZE // multiplier // ranks, 1) * ranks
-        return dataclasses.replace(config, batch_size=multiplier * min(default, max_size))
-    if config.instances_per_batch > count:
-        raise ConfigError(
-            f"a batch of {config.instances_per_batch} is larger than the {available}: try --batch-size "
-            f"{multiplier * max_size}"
-        )
-    return config
-
-
-def is_image(data: DatasetDict, name: str) -> bool:
-    return getattr(data["train"].modalities[name], "ndim", 4) == 4
+def limit_cpu_threads(config: Config, data: DatasetDict) -> AbstractContextManager[None]:
+    """Limit the CPU threads of this process to `cpu_threads`, or its part of the CPUs; one for encoders of features."""
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", config.devices))
+    names = config.modalities if config.task == "multimodal" else (IMAGE_MODALITY,)
+    return limit_threads(config.cpu_threads or choose_threads(local, small=has_small_modalities(data, names)))
 
 
 def has_small_modalities(data: DatasetDict, names: Iterable[str]) -> bool:
@@ -111,17 +117,3 @@ def has_small_modalities(data: DatasetDict, names: Iterable[str]) -> bool:
     return all(
         isinstance(x, Tensor) and (x.ndim == 2 or (x.ndim == 3 and x.shape[1] <= MAX_SHORT_STEPS)) for x in modalities
     )
-
-
-def build_model_and_loss(config: Config, data: DatasetDict) -> tuple[AnyModel, AnyLoss]:
-    """Build the untrained model and the loss; they depend on config and seed only."""
-    with torch.random.fork_rng([]):
-        torch.manual_seed(config.seed)
-        model = get_task(config).build_model(config, data)
-        if config.supervised:
-            return model, SupervisedLoss()
-        kwargs = {"temperature": config.temperature, "learn_temperature": config.learn_temperature}
-        kwargs = {name: value for name, value in kwargs.items() if value is not None}
-        variant = RELEASED_CODE_KWARGS.get(config.loss, {}) if config.released_variant else {}
-        loss = get_loss(config.loss, **kwargs, **variant)
-    return model, loss

@@ -22,15 +22,15 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
 
 from manyviews import __version__
-from manyviews.models import Embedder, EncoderConfig, MultimodalConfig, MultimodalEmbedder, serialize_module
+from manyviews.models import EncoderConfig, MultimodalConfig, serialize_module
 from manyviews.training.config import EXTENSIONS_KEY, PROVENANCE_KEY, Config, ConfigError, coerce_field
-from manyviews.training.image_task import get_encoder_options
+from manyviews.training.task import AnyModel
 from manyviews.utils import (
     check_regular,
     exclusive_lock,
@@ -44,17 +44,12 @@ from manyviews.utils import (
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-CONFIG_FILE, EVALUATION_FILE = "config.yaml", "evaluation.json"
+CONFIG_FILE, EVALUATION_FILE, METRICS_FILE, LOG_FILE = "config.yaml", "evaluation.json", "metrics.csv", "log.txt"
 ENCODER_FILE, HEAD_FILE = "encoder.safetensors", "head.safetensors"
 RESULT_PATTERNS = (
-    ENCODER_FILE,
-    HEAD_FILE,
-    "encoder-torchvision.pth",
-    "encoder.onnx",
-    "evaluation*.json",
-    "validation*.json",
+    ENCODER_FILE, HEAD_FILE, "encoder-torchvision.pth", "encoder.onnx", "evaluation*.json", "validation*.json",
     "trial-*.json",
-)
+)  # fmt: skip
 """Files of a finished run's encoder and its results."""
 CONFIG_HEADER = "# The config of this run; `manyviews train --recipe` accepts this file.\n"
 
@@ -78,8 +73,8 @@ class RunDirectory:
 
     path: Path
     config: Config
-    run_id: str
-    """Unique identifier."""
+    provenance: dict[str, str]
+    """Versions, git commit and date; `run_id` is unique, `init` describes the initial weights."""
     extensions: tuple[Extension, ...] = ()
     """Changes of the number of epochs, ordered by step."""
 
@@ -97,14 +92,21 @@ class RunDirectory:
             text = read_text(path / CONFIG_FILE)
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} is not a run directory (cannot read {CONFIG_FILE}: {error})") from error
-        config = Config.from_yaml(text, str(path / CONFIG_FILE))
+        try:
+            fields = parse_yaml(text)
+            provenance, extensions = fields.pop(PROVENANCE_KEY, None), fields.pop(EXTENSIONS_KEY, None) or ()
+            config = Config().with_fields(fields, str(path / CONFIG_FILE))
+        except ConfigError:
+            raise
+        except (ValueError, OverflowError) as error:
+            raise ConfigError(f"cannot parse {path / CONFIG_FILE}: {error}") from error
         try:
             # Also check files that are only written: opening a named pipe would block.
-            for name in (EVALUATION_FILE, ENCODER_FILE, HEAD_FILE, "metrics.csv", "log.txt"):
+            for name in (EVALUATION_FILE, ENCODER_FILE, HEAD_FILE, METRICS_FILE, LOG_FILE):
                 if (path / name).exists():
                     check_regular(path / name)
-            extensions = tuple(Extension(**fields) for fields in parse_yaml(text).get(EXTENSIONS_KEY) or ())
-            return cls(path, config, read_provenance(text).get("run_id", ""), extensions)
+            provenance = {str(k): str(v) for k, v in provenance.items()} if isinstance(provenance, dict) else {}
+            return cls(path, config, provenance, tuple(Extension(**extension) for extension in extensions))
         except (OSError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is not a run directory: {error}") from error
 
@@ -112,27 +114,14 @@ class RunDirectory:
     def create(cls, path: Path, config: Config, overwrite: bool, **provenance: str) -> Self:
         """Create a run; its directory appears atomically, with its config and additional `provenance`."""
         check_output(path, overwrite)
-        if path.exists():
-            with exclusive_lock(path, CONFIG_FILE) if (path / CONFIG_FILE).exists() else nullcontext():
-                return cls._create(path, config, provenance)
-        return cls._create(path, config, provenance)
-
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock the run against other processes, and remove temporary files of killed processes."""
-        with exclusive_lock(self.path, CONFIG_FILE):
-            remove_leftovers(self.path)
-            yield
-
-    @classmethod
-    def _create(cls, path: Path, config: Config, provenance: dict[str, str]) -> Self:
-        run_id = secrets.token_hex(4)
-        new, old = (path.with_name(f".{path.name}.manyviews-{part}-{run_id}") for part in ("new", "old"))
-        provenance = collect_provenance(run_id) | provenance
-        text = CONFIG_HEADER + config.to_yaml() + yaml.safe_dump({PROVENANCE_KEY: provenance})
-        with take_turns(path.parent):
+        run = cls(path, config, collect_provenance() | provenance)
+        new, old = (path.with_name(f".{path.name}.manyviews-{part}-{run.run_id}") for part in ("new", "old"))
+        with (
+            exclusive_lock(path, CONFIG_FILE) if (path / CONFIG_FILE).exists() else nullcontext(),
+            take_turns(path.parent),
+        ):
             (new / "checkpoints").mkdir(parents=True)
-            write_atomic(new / CONFIG_FILE, text)
+            run._write_config(new)
             replaces = path.exists()
             if replaces:
                 path.rename(old)
@@ -141,18 +130,34 @@ class RunDirectory:
             if replaces:
                 old.rename(new)  # a remaining "old" directory means that the run was not replaced
                 shutil.rmtree(new, ignore_errors=True)
-        return cls(path, config, run_id)
+        return run
+
+    def _write_config(self, folder: Path) -> None:
+        extra: dict[str, Any] = {PROVENANCE_KEY: self.provenance}
+        if self.extensions:
+            extra[EXTENSIONS_KEY] = [asdict(extension) for extension in self.extensions]
+        write_atomic(folder / CONFIG_FILE, CONFIG_HEADER + self.config.to_yaml() + yaml.safe_dump(extra))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the run against other processes, and remove temporary files of killed processes."""
+        with exclusive_lock(self.path, CONFIG_FILE):
+            remove_leftovers(self.path)
+            yield
 
     def save_extension(self) -> None:
         """Write the config and its extensions; move earlier results to `epochs-BEFORE`."""
-        fields = parse_yaml(read_text(self.path / CONFIG_FILE))
         before = self.path / f"epochs-{self.extensions[-1].epochs_before}"
         # The encoder is moved first: without it the run counts as unfinished, so an interruption here is harmless.
         for file in [path for pattern in RESULT_PATTERNS for path in sorted(self.path.glob(pattern))]:
             before.mkdir(exist_ok=True)
             file.replace(before / file.name)
-        extra = {PROVENANCE_KEY: fields.get(PROVENANCE_KEY), EXTENSIONS_KEY: [asdict(e) for e in self.extensions]}
-        write_atomic(self.path / CONFIG_FILE, CONFIG_HEADER + self.config.to_yaml() + yaml.safe_dump(extra))
+        self._write_config(self.path)
+
+    @property
+    def run_id(self) -> str:
+        """Unique identifier."""
+        return self.provenance.get("run_id", "")
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -171,14 +176,8 @@ class RunDirectory:
             )
         return self.path / ENCODER_FILE
 
-    def save_model(self, model: Embedder | MultimodalEmbedder) -> None:
+    def save_model(self, model: AnyModel, encoder_config: EncoderConfig | MultimodalConfig | None) -> None:
         """Save the encoder and the head; the run is then finished."""
-        if isinstance(model, MultimodalEmbedder):
-            encoder_config: EncoderConfig | MultimodalConfig | None = model.encoder.config
-        else:
-            encoder_config = EncoderConfig(
-                self.config.encoder, get_encoder_options(self.config), self.config.image_size or 0
-            )
         write_atomic(self.path / HEAD_FILE, serialize_module(model.head))
         write_atomic(self.path / ENCODER_FILE, serialize_module(model.encoder, encoder_config))
 
@@ -228,39 +227,27 @@ def check_output(path: Path, overwrite: bool) -> None:
         raise ConfigError(f"cannot write to {path}: no permission in {path.parent}")
 
 
-def read_provenance(text: str) -> dict[str, str]:
-    """Read the provenance from the text of a config.yaml."""
-    provenance = parse_yaml(text).get(PROVENANCE_KEY)
-    return {str(k): str(v) for k, v in provenance.items()} if isinstance(provenance, dict) else {}
-
-
-def collect_provenance(run_id: str) -> dict[str, str]:
-    """Collect versions, git commit and date, so that a run can be reproduced."""
-    packages = ("lightning-fabric", "numpy", "pillow")
-    versions = {"python": platform.python_version(), **{package: version(package) for package in packages}}
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+def collect_provenance() -> dict[str, str]:
+    """Make a run id, and collect date, git commit and versions, so that a run can be reproduced."""
     return {
-        "run_id": run_id,
-        "started": now,
+        "run_id": secrets.token_hex(4),
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": _get_git_commit(),
         "manyviews": __version__,
         "torch": str(torch.__version__),
-        **versions,
+        "python": platform.python_version(),
+        **{package: version(package) for package in ("lightning-fabric", "numpy", "pillow")},
     }
 
 
 def _get_git_commit() -> str:
     """Return the git commit of this package's checkout, or "none" if it was installed from a wheel."""
-    git = shutil.which("git")
-    if git is None:
-        return "none"
-    call = [git, "-C", str(Path(__file__).parent)]
+    git = [shutil.which("git") or "git", "-C", str(Path(__file__).parent)]
     try:
-        head = subprocess.run([*call, "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10)  # noqa: S603
-        if head.returncode:
-            return "none"
-        status = [*call, "status", "--porcelain", "--untracked-files=no"]
-        dirty = subprocess.run(status, capture_output=True, text=True, check=False, timeout=10).stdout.strip()  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
+        head, status = (
+            subprocess.run([*git, *command], capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
         return "none"
-    return head.stdout.strip() + (" with changes" if dirty else "")
+    return f"{head} with changes" if status else head

@@ -118,12 +118,9 @@ def convert_sync_batch_norm(model: nn.Module, device: torch.device | str) -> nn.
         >>> convert_sync_batch_norm(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8)), "cpu")[1]
         CPUSyncBatchNorm(8, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
     """
+    supported = (*_PLAIN_BATCH_NORMS, nn.SyncBatchNorm, CPUSyncBatchNorm)
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and type(module) not in (
-            *_PLAIN_BATCH_NORMS,
-            nn.SyncBatchNorm,
-            CPUSyncBatchNorm,
-        ):
+        if isinstance(module, _BatchNorm) and type(module) not in supported:
             raise ValueError(
                 f"{name} is of type {type(module).__name__}, which cannot be synchronized: use --no-sync-batch-norm"
             )

@@ -1,24 +1,26 @@
-"""Task: the data, views and monitored instances of a training run."""
+"""Task: a config and its data, with everything that depends on the kind of data: views, model, monitoring."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from manyviews.data import DatasetDict, load_dataset
-from manyviews.losses import MultiViewLoss, SupConLoss, SupervisedLoss
-from manyviews.models import Embedder, MultimodalEmbedder
+from manyviews.data import Dataset, DatasetDict, load_dataset
+from manyviews.losses import MultiViewLoss, SupervisedLoss
+from manyviews.metrics import alignment, numerical_rank, rankme, score_knn, uniformity
+from manyviews.models import Embedder, EncoderConfig, MultimodalConfig, MultimodalEmbedder
 from manyviews.training.config import Config
 from manyviews.training.grad_cache import Views
-from manyviews.utils import EVAL_EPOCH, draw_permutation
+from manyviews.utils import EVAL_EPOCH, draw_permutation, hide_progress
 
-AnyModel = Embedder | MultimodalEmbedder
-AnyLoss = MultiViewLoss | SupervisedLoss
+AnyModel: TypeAlias = Embedder | MultimodalEmbedder
+AnyLoss: TypeAlias = MultiViewLoss | SupervisedLoss
 
 MIN_MONITORED = 20
 """Minimum default of monitor_size; with fewer, one instance is more than 5% of the kNN accuracy."""
@@ -31,38 +33,25 @@ SUBSET_KEY = 1
 
 
 class TrainingTask(ABC):
-    """Everything that depends on the kind of data: views, model, loss arguments and monitoring."""
+    """A resolved config, its data, and the training instances: those to train on and those to monitor."""
 
-    labels: Tensor | None
-    """Labels by instance index."""
-    data_fingerprint: str
-    """Hash of the data; a resumed run must have the same."""
-    train_indices: Tensor
-    """Indices of the instances that are trained on."""
-    monitor_indices: Tensor
-    """Indices of the monitored instances."""
-    config: Config
-    device: torch.device
-    description: str
-    """One-line description for the log: views, encoder, loss."""
-
-    @abstractmethod
-    def __init__(self, data: DatasetDict, config: Config, device: torch.device) -> None: ...
+    def __init__(self, config: Config, data: DatasetDict, split: Dataset, device: torch.device) -> None:
+        self.config, self.data, self.split, self.device = config, data, split, device
+        self.labels = split.labels if config.supervised else split.class_labels
+        self.uses_labels = config.supervised or config.loss == "supcon"
+        self.train_indices, self.monitor_indices, self.knn_bank = split_monitored(
+            len(split), config.seed, config.monitor_size
+        )
 
     @staticmethod
     @abstractmethod
     def resolve_config(config: Config, data: DatasetDict) -> Config:
         """Fill in the fields that depend on the data; raise a ConfigError if config and data are incompatible."""
 
-    @staticmethod
+    @property
     @abstractmethod
-    def build_model(config: Config, data: DatasetDict) -> AnyModel:
-        """Build the untrained model of a resolved config."""
-
-    @staticmethod
-    @abstractmethod
-    def count_train_instances(config: Config, data: DatasetDict) -> int:
-        """Return the number of instances to train on."""
+    def description(self) -> str:
+        """One-line description for the log: views, encoder, loss."""
 
     @property
     def monitored(self) -> str:
@@ -70,22 +59,75 @@ class TrainingTask(ABC):
         kind = "held-out" if self.config.monitor_size else "trained-on"
         return f"{len(self.monitor_indices):,} {kind} instances"
 
+    def build_model(self) -> AnyModel:
+        """Build the untrained model; it depends on the config, its seed and the training instances only."""
+        with torch.random.fork_rng([]):
+            torch.manual_seed(self.config.seed)
+            return self._build_model()
+
+    @abstractmethod
+    def _build_model(self) -> AnyModel: ...
+
+    @abstractmethod
+    def get_encoder_config(self, model: Any) -> EncoderConfig | MultimodalConfig | None:
+        """Return the config that is saved with the encoder's weights."""
+
     @abstractmethod
     def iterate_batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Views, Tensor]]:
         """Yield (views, index) for each batch of indices."""
 
-    @abstractmethod
+    def get_loss_kwargs(self, _views: Views, index: Tensor) -> dict[str, Any]:
+        """Return extra keyword arguments for the loss (labels, mask)."""
+        if not self.uses_labels:
+            return {}
+        assert self.labels is not None
+        return {"labels": self.labels[index].to(self.device)}
+
     def monitor(self, model: Any) -> dict[str, float]:
-        """Compute metrics of the monitored instances."""
+        """Compute the kNN accuracy of representations and the geometry of embeddings of the monitored instances."""
+        if len(self.monitor_indices) < 2:
+            return {}
+        with hide_progress():
+            z, mask = self._embed_monitored(model)
+            if not z.isfinite().all():
+                raise FloatingPointError("the embeddings of monitored instances are not finite")
+            metrics: dict[str, float] = {}
+            if not self.config.supervised:
+                metrics = {
+                    "alignment": alignment(z, mask).item(),
+                    "uniformity": uniformity(z, mask).item(),
+                    "rank": numerical_rank(z, mask),
+                    "rankme": rankme(z, mask).item(),
+                }
+            labels = self.split.class_labels
+            if labels is None or not len(self.knn_bank):
+                return metrics
+            bank_h, bank_index = self._encode(model, self.knn_bank)
+            h, index = self._encode(model, self.monitor_indices)
+            bank_labels = labels[bank_index].to(bank_h.device)
+            return score_knn(bank_h, bank_labels, h, labels[index], self.data, self.config.knn_k) | metrics
+
+    @abstractmethod
+    def _embed_monitored(self, model: Any) -> tuple[Tensor, Tensor | None]:
+        """Return the embeddings (M, N, d) of the monitored instances and their mask (M, N), if any."""
+
+    @abstractmethod
+    def _encode(self, model: Any, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return representations (n, d) of instances, and the indices (n,) of those that can be read."""
 
     def finish_model(self, model: Any) -> None:  # noqa: B027 (optional)
         """Complete a trained model before it is saved."""
 
-    def get_loss_kwargs(self, loss: AnyLoss, _views: Views, index: Tensor) -> dict[str, Any]:
-        """Return extra keyword arguments for the loss (labels, mask)."""
-        if isinstance(loss, SupConLoss) and self.labels is not None:
-            return {"labels": self.labels[index].to(self.device)}
-        return {}
+    def compute_fingerprint(self) -> str:
+        """Hash the data, and the labels if the loss uses them; a resumed run must have the same."""
+        digest = hashlib.sha256()
+        for part in (*self._list_content(), *([self.split.labels] if self.uses_labels else [])):
+            digest.update(part.contiguous().numpy().data if isinstance(part, Tensor) else part or b"none")
+        return digest.hexdigest()[:16]
+
+    @abstractmethod
+    def _list_content(self) -> list[Tensor | bytes | None]:
+        """List the content of the data that identifies it."""
 
 
 def load_data(config: Config) -> DatasetDict:
@@ -131,9 +173,7 @@ def choose_monitor_size(count: int) -> int:
         >>> [choose_monitor_size(count) for count in (20, 100, 203, 960, 2500, 50_000)]
         [0, 20, 20, 96, 250, 250]
     """
-    if count < 5 * MIN_MONITORED:
-        return 0
-    return min(MAX_MONITORED, max(MIN_MONITORED, count // 10))
+    return 0 if count < 5 * MIN_MONITORED else min(MAX_MONITORED, max(MIN_MONITORED, count // 10))
 
 
 def split_monitored(count: int, seed: int, monitor_size: int | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,12 +190,10 @@ def split_monitored(count: int, seed: int, monitor_size: int | None) -> tuple[Te
 
 def get_collapse_warning(metrics: dict[str, float]) -> str | None:
     """Return a warning if the embeddings of different instances are nearly equal, or nearly on a line."""
-    if "uniformity" not in metrics:
-        return None
-    if metrics["uniformity"] > -0.05:
+    if metrics.get("uniformity", -4.0) > -0.05:
         value = metrics["uniformity"]
         problem = f"all instances have nearly the same embedding (uniformity {value:.3f}; -4 if evenly spread)"
-    elif metrics["rankme"] < 2:
+    elif metrics.get("rankme", 2.0) < 2:
         problem = f"the embeddings use hardly more than one dimension (effective rank {metrics['rankme']:.2f})"
     else:
         return None

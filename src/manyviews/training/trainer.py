@@ -6,8 +6,9 @@ import math
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import DistError
 
-from manyviews.data import DatasetDict
 from manyviews.loading import list_epoch_batches
 from manyviews.losses import MultiViewLoss, NonFiniteInputError
 from manyviews.training.checkpoints import keep_newest, load_checkpoint, save_checkpoint
@@ -24,12 +24,11 @@ from manyviews.training.fabric import run_on_rank_zero
 from manyviews.training.grad_cache import Views, grad_cache_backward
 from manyviews.training.loggers import MetricsFile, make_loggers
 from manyviews.training.optim import build_optimizer
-from manyviews.training.resolve import get_task
-from manyviews.training.run_directory import Extension, RunDirectory
+from manyviews.training.run_directory import METRICS_FILE, Extension, RunDirectory
 from manyviews.training.signals import SignalCatcher, TrainingInterrupted
 from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
-from manyviews.training.task import AnyLoss, AnyModel, get_collapse_warning
+from manyviews.training.task import AnyLoss, AnyModel, TrainingTask, get_collapse_warning
 from manyviews.utils import DISK_FULL, FILE_ONLY, MALFORMED, hash_key, logger, print_stderr, warmup_cosine_lr
 
 if TYPE_CHECKING:
@@ -42,6 +41,10 @@ RETRY_SECONDS = 2.0
 
 class DivergedError(ValueError):
     """The loss became NaN or infinite."""
+
+
+class DiskFullError(OSError):
+    """The disk is still full after old checkpoints were removed."""
 
 
 class Evaluation(Protocol):
@@ -60,7 +63,7 @@ class Trainer:
     def __init__(
         self,
         run: RunDirectory,
-        data: DatasetDict,
+        task: TrainingTask,
         model: AnyModel,
         loss: AnyLoss,
         fabric: Fabric,
@@ -72,34 +75,44 @@ class Trainer:
         `evaluate` is called with the trained model on rank 0; its result is saved as `evaluation.json`.
         `epochs_before` is the former number of epochs of a run whose config now has another one.
         """
-        config = run.config
-        self.run, self.data, self.fabric, self.config = run, data, fabric, config
+        self.run, self.task, self.fabric = run, task, fabric
+        self.config = config = run.config
         self.is_main, self.evaluate_model = fabric.is_global_zero, evaluate
-
-        self.task = get_task(config)(data, config, fabric.device)
-        self.steps_per_epoch = len(self.task.train_indices) // config.instances_per_batch
+        self.steps_per_epoch = len(task.train_indices) // config.instances_per_batch
         self.total_steps = self.steps_per_epoch * config.epochs
         self.peak_lr = config.learning_rate * config.instances_per_batch / 256
         self.epochs_before = epochs_before or config.epochs
-
-        self.model, self.loss = model, loss
-        if config.sync_batch_norm and fabric.world_size > 1:
-            convert_sync_batch_norm(self.model, fabric.device)
-        fabric.strategy.precision.convert_module(self.loss).to(fabric.device)
-        optimizer = build_optimizer(config, nn.ModuleList([self.model, self.loss]))
-        self.module, self.optimizer = fabric.setup(self.model, optimizer)
-        self.step_number = 0
-        self._restore()
+        self.provenance: dict[str, Any] = {
+            "config": config.get_result_fields(),
+            "instances": task.compute_fingerprint(),
+            "ranks": fabric.world_size,
+        }
+        self._set_up_model(model, loss)
+        self.step_number = self._restore()
         if self.epochs_before != config.epochs:
             self._extend()
-        self.saved_step = self.step_number
-
+        self.saved_step, self.last_save_time = self.step_number, monotonic()
         self.unflushed_rows: list[dict[str, Any]] = []
-        self.last_save_time = monotonic()
         self.metrics: MetricsFile | None = None
         if self.is_main:
             loggers = make_loggers(config, run.path, run.run_id, self.step_number)
-            self.metrics = MetricsFile(run.path / "metrics.csv", self.step_number, loggers)
+            self.metrics = MetricsFile(run.path / METRICS_FILE, self.step_number, loggers)
+
+    def _set_up_model(self, model: AnyModel, loss: AnyLoss) -> None:
+        """Move model and loss to the device, and build the optimizer of their parameters."""
+        self.model, self.loss = model, loss
+        if self.config.sync_batch_norm and self.fabric.world_size > 1:
+            convert_sync_batch_norm(model, self.fabric.device)
+        precision = self.fabric.strategy.precision
+        precision.convert_module(loss).to(self.fabric.device)
+        optimizer = build_optimizer(self.config, nn.ModuleList([model, loss]))
+        self.module, self.optimizer = self.fabric.setup(model, optimizer)
+        self.state_objects: dict[str, Any] = {
+            "model": model,
+            "loss": loss,
+            "optimizer": self.optimizer,
+            "precision": precision,
+        }
 
     def fit(self) -> None:
         """Train from the current step to the end, then save the model and evaluate it."""
@@ -142,13 +155,13 @@ class Trainer:
 
     def step(self, views: Views, index: Tensor) -> dict[str, Any]:
         """Update the model on the views (B, N, ...) of this rank's instances; return a row of metrics."""
-        steps = self.planned_steps(self.step_number)
+        steps = self.count_planned_steps(self.step_number)
         rate = warmup_cosine_lr(self.step_number, steps, round(self.config.warmup_fraction * steps), self.peak_lr)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate * group.get("share", 1.0)
+            group["lr"] = rate * group.get("lr_mult", 1.0)
         # Randomness of the encoder (dropout) depends on (seed, step, rank) only, so resuming reproduces it.
         torch.manual_seed(int(hash_key(self.config.seed, self.step_number, self.fabric.global_rank)))
-        loss_kwargs = self.task.get_loss_kwargs(self.loss, views, index)
+        loss_kwargs = self.task.get_loss_kwargs(views, index)
 
         def compute_loss(z: Tensor) -> Tensor:
             try:
@@ -183,40 +196,42 @@ class Trainer:
             row["temperature"] = temperature.detach().clone() if isinstance(temperature, Tensor) else temperature
         return row
 
-    def planned_steps(self, step: int) -> int:
+    def count_planned_steps(self, step: int) -> int:
         """Return the total steps of the schedule at `step`: the run may have had another number of epochs then."""
         epochs = next((e.epochs_before for e in self.run.extensions if step < e.step), self.config.epochs)
         return epochs * self.steps_per_epoch
 
     def after_step(self, row: dict[str, Any]) -> None:
         """Monitor, write metrics and save a checkpoint, each at its interval."""
-        config, last = self.config, self.step_number == self.total_steps
-        planned = self.planned_steps(self.step_number - 1)
-        due = self.step_number == planned or self.step_number % (config.monitor_every or max(1, planned // 10)) == 0
-        if due:
+        config, step, is_last = self.config, self.step_number, self.step_number == self.total_steps
+        planned = self.count_planned_steps(step - 1)
+        if step == planned or step % (config.monitor_every or max(1, planned // 10)) == 0:
             self.flush_metrics()
-        if self.is_main and due:
-            try:
-                metrics = self.task.monitor(self.model)
-            except FloatingPointError as error:
-                raise self.make_divergence_error(str(error), row["step"], row["learning_rate"]) from error
-            row |= metrics
-            if metrics:
-                logger.info(
-                    f"step {self.step_number}, {self.task.monitored}: "
-                    + "  ".join(f"{k} {v:.4g}" for k, v in metrics.items())
-                )
-            if warning := get_collapse_warning(metrics):
-                logger.warning(warning)
+            if self.is_main:
+                self.monitor(row)
         self.unflushed_rows.append(row)
-        if last or self.step_number % config.log_every == 0:
+        if is_last or step % config.log_every == 0:
             self.flush_metrics()
-        by_steps = config.checkpoint_every_steps and self.step_number % config.checkpoint_every_steps == 0
-        by_time = (
-            config.checkpoint_every_minutes and monotonic() - self.last_save_time > 60 * config.checkpoint_every_minutes
-        )
-        if last or by_steps or by_time:
+        minutes = (monotonic() - self.last_save_time) / 60
+        if (
+            is_last
+            or (config.checkpoint_every_steps and step % config.checkpoint_every_steps == 0)
+            or (config.checkpoint_every_minutes and minutes > config.checkpoint_every_minutes)
+        ):
             self.save()
+
+    def monitor(self, row: dict[str, Any]) -> None:
+        """Add the metrics of the monitored instances to a row, and log them."""
+        try:
+            metrics = self.task.monitor(self.model)
+        except FloatingPointError as error:
+            raise self.make_divergence_error(str(error), row["step"], row["learning_rate"]) from error
+        row |= metrics
+        if metrics:
+            values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            logger.info(f"step {self.step_number}, {self.task.monitored}: {values}")
+        if warning := get_collapse_warning(metrics):
+            logger.warning(warning)
 
     def flush_metrics(self) -> None:
         """Write the rows of the last steps to disk; raise a DivergedError if a loss is not finite."""
@@ -247,36 +262,36 @@ class Trainer:
         self.last_save_time = monotonic()
         if not self.is_main:
             return
-        state = {"step": self.step_number, "provenance": self._get_provenance()}
-        state |= {name: part.state_dict() for name, part in self._get_state_objects().items()}
+        step, keep = self.step_number, self.config.keep_checkpoints
+        state = {"step": step, "provenance": self.provenance}
+        state |= {name: part.state_dict() for name, part in self.state_objects.items()}
         try:
             # The metrics up to a checkpoint's step are written before it.
-            if self.metrics and (failure := self.try_write(self.metrics.flush)):
-                raise failure
-            step, keep = self.step_number, self.config.keep_checkpoints
-            if failure := self.try_write(lambda: save_checkpoint(self.run.checkpoint_dir, step, state, keep)):
-                raise failure
+            if self.metrics:
+                self.write(self.metrics.flush)
+            self.write(lambda: save_checkpoint(self.run.checkpoint_dir, step, state, keep))
             self.saved_step = step
         except OSError as error:
             logger.warning(
-                f"cannot save a checkpoint at step {self.step_number}: {error}; training continues, the last "
-                f"checkpoint is from step {self.saved_step}"
+                f"cannot save a checkpoint at step {step}: {error}; training continues, the last checkpoint is from "
+                f"step {self.saved_step}"
             )
 
-    def _restore(self) -> None:
+    def _restore(self) -> int:
+        """Restore the newest checkpoint, if there is one, and return its step."""
         state = load_checkpoint(self.run.checkpoint_dir)
         if state is None:
-            if (self.run.path / "metrics.csv").exists():
+            if (self.run.path / METRICS_FILE).exists():
                 logger.warning(f"{self.run.path} has no checkpoint: training starts again")
-            return
+            return 0
         try:
-            self._check_same(state)
-            for name, part in self._get_state_objects().items():
+            self._check_same(state["provenance"])
+            for name, part in self.state_objects.items():
                 part.load_state_dict(state[name])
-            last = self.steps_per_epoch * max(self.epochs_before, self.config.epochs)
-            if type(state["step"]) is not int or not 0 <= state["step"] <= last:
-                raise ValueError(f"step must be between 0 and {last}, got {state['step']!r}")
-            self.step_number = state["step"]
+            step, last = state["step"], self.steps_per_epoch * max(self.epochs_before, self.config.epochs)
+            if type(step) is not int or not 0 <= step <= last:
+                raise ValueError(f"step must be between 0 and {last}, got {step!r}")
+            return step
         except ConfigError:
             raise
         except (RuntimeError, *MALFORMED) as error:
@@ -299,12 +314,12 @@ class Trainer:
             f"the schedule of {self.total_steps} steps"
         )
 
-    def _check_same(self, state: dict[str, Any]) -> None:
+    def _check_same(self, saved: dict[str, Any]) -> None:
         """Raise a ConfigError if the checkpoint's config or data would give another result."""
-        saved, current = state["provenance"], self._get_provenance()
-        if saved["config"].get("epochs") in {self.epochs_before, *(e.epochs_before for e in self.run.extensions)}:
-            saved = {**saved, "config": {**saved["config"], "epochs": self.config.epochs}}
-        names = [name for name, value in current["config"].items() if saved["config"].get(name) != value]
+        fields, current = dict(saved["config"]), self.provenance
+        if fields.get("epochs") in {self.epochs_before, *(e.epochs_before for e in self.run.extensions)}:
+            fields["epochs"] = self.config.epochs
+        names = [name for name, value in current["config"].items() if fields.get(name) != value]
         names += ["instances"] if saved["instances"] != current["instances"] else []
         if saved["ranks"] != current["ranks"]:
             if self.config.grad_cache_chunk or not self.config.sync_batch_norm:
@@ -316,21 +331,6 @@ class Trainer:
                 )
         if names:
             raise ConfigError(f"cannot resume {self.run.path}: its checkpoint has different {', '.join(names)}")
-
-    def _get_provenance(self) -> dict[str, Any]:
-        return {
-            "config": self.config.get_result_fields(),
-            "instances": self.task.data_fingerprint,
-            "ranks": self.fabric.world_size,
-        }
-
-    def _get_state_objects(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "loss": self.loss,
-            "optimizer": self.optimizer,
-            "precision": self.fabric.strategy.precision,
-        }
 
     def all_reduce(self, value: Tensor, operation: str) -> Tensor:
         result = self.fabric.all_reduce(value, reduce_op=operation)
@@ -356,23 +356,20 @@ class Trainer:
                 signum,
             )
 
-    def try_write(self, write: Callable[[], object]) -> OSError | None:
-        """Write; if the disk is full, keep only the newest checkpoint and try again. Return the error if still full."""
-        failure = None
-        for last in (False, True):
+    def write(self, write: Callable[[], object]) -> None:
+        """Write; if the disk is full, keep only the newest checkpoint and try again."""
+        for is_last_attempt in (False, True):
             try:
                 write()
+                return
             except OSError as error:
                 if error.errno not in DISK_FULL:
                     raise
-                failure = error
-            else:
-                return None
-            if not last:
-                keep_newest(self.run.checkpoint_dir)
-        return failure
+                if is_last_attempt:
+                    raise DiskFullError(error.errno, error.strerror, error.filename) from error
+            keep_newest(self.run.checkpoint_dir)
 
-    def retry_until_written(self, write: Callable[[], object], failure: OSError) -> None:
+    def retry_until_written(self, write: Callable[[], object], failure: DiskFullError) -> None:
         """Repeat a failed write until the disk has space; raise TrainingInterrupted after a signal."""
         message = (
             f"cannot write: {failure}. The result stays in memory and is written as soon as the disk has space. "
@@ -383,8 +380,8 @@ class Trainer:
         with SignalCatcher() as stop:
             while not stop.signum:
                 sleep(RETRY_SECONDS)
-                if self.try_write(write) is None:
-                    return
+                with suppress(DiskFullError):
+                    return self.write(write)
             raise TrainingInterrupted(
                 f"stopped while the disk was full: {failure}; the last checkpoint is from step {self.saved_step}. "
                 f"{self.how_to_resume}",
@@ -396,13 +393,16 @@ class Trainer:
         failure = None
         if self.is_main:
             self.task.finish_model(self.model)
-            failure = self.try_write(self.save_model)
+            try:
+                self.write(self.save_model)
+            except DiskFullError as error:
+                failure = error
         self.fabric.barrier()
         if failure is not None:
             self.retry_until_written(self.save_model, failure)
 
     def save_model(self) -> None:
-        self.run.save_model(self.model)
+        self.run.save_model(self.model, self.task.get_encoder_config(self.model))
         if self.metrics:
             self.metrics.flush()
 
@@ -420,12 +420,11 @@ class Trainer:
                 logger.info(result.skipped_reason)
             for line in result.better_baselines:
                 logger.info(line, extra=FILE_ONLY)
-
-            def write() -> None:
-                self.run.save_evaluation(result.to_json())
-
-            if failure := self.try_write(write):
-                self.retry_until_written(write, failure)
+            save = partial(self.run.save_evaluation, result.to_json())
+            try:
+                self.write(save)
+            except DiskFullError as error:
+                self.retry_until_written(save, error)
         except TrainingInterrupted:
             raise
         except KeyboardInterrupt as stop:
@@ -440,23 +439,18 @@ class Trainer:
         return f"Resume with: manyviews train --resume {self.run.path}"
 
     def make_divergence_error(self, reason: str, step: int, rate: float) -> DivergedError:
+        hint = "; --detect-anomaly reports which operation produces the first NaN gradient"
         return DivergedError(
             f"{reason}, at step {step} of {self.total_steps} with learning rate {rate:.4g}. Earlier checkpoints are in "
             f"{self.run.checkpoint_dir}. Try a smaller --learning-rate, a longer --warmup-fraction or a larger "
-            "--temperature"
-            + (
-                ""
-                if self.config.detect_anomaly
-                else "; --detect-anomaly reports which operation produces the first NaN gradient"
-            )
+            f"--temperature{'' if self.config.detect_anomaly else hint}"
         )
 
     def _make_banner(self) -> list[str]:
-        config, ranks, threads = self.config, self.fabric.world_size, torch.get_num_threads()
+        config, task, ranks, threads = self.config, self.task, self.fabric.world_size, torch.get_num_threads()
         classes = ""
-        labels = self.task.labels
-        if config.max_instances is not None and labels is not None:
-            used, total = len(labels.unique()), len(self.data.class_names)
+        if config.max_instances is not None and task.labels is not None:
+            used, total = len(task.labels.unique()), len(task.data.class_names)
             classes = f" of {used} of {total} classes" if used < total else ""
         action = f"resuming at step {self.step_number}" if self.step_number else "training"
         machine = (
@@ -465,8 +459,8 @@ class Trainer:
         )
         return [
             f"{action}: {self.run.path}",
-            f"  {self.data.name}, {len(self.task.train_indices):,} instances{classes}, {self.task.description}",
-            f"  {self.task.monitored} monitored",
+            f"  {task.data.name}, {len(task.train_indices):,} instances{classes}, {task.description}",
+            f"  {task.monitored} monitored",
             f"  {config.epochs} epochs, {self.total_steps} steps of {config.instances_per_batch} instances; {machine}",
         ]
 

@@ -11,6 +11,8 @@ from manyviews.utils.io import take_turns as take_turns
 from manyviews.utils.io import write_atomic as write_atomic
 from manyviews.utils.logs import FILE_ONLY as FILE_ONLY
 from manyviews.utils.logs import ConsoleHandler as ConsoleHandler
+from manyviews.utils.logs import LogEntry as LogEntry
+from manyviews.utils.logs import LogFileHandler as LogFileHandler
 from manyviews.utils.logs import handle_logs as handle_logs
 from manyviews.utils.logs import log_training as log_training
 from manyviews.utils.logs import logger as logger
