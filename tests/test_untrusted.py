@@ -304,11 +304,11 @@ def make_npy_header(shape: str, dtype: str = "'<f4'") -> bytes:
 )
 def test_a_header_alone_allocates_no_memory(tmp_path: Path, shape: str, dtype: str) -> None:
     (tmp_path / "a.npy").write_bytes(make_npy_header(shape, dtype) + bytes(100))
-    with pytest.raises(DatasetError, match="the header claims"):
+    with pytest.raises(DatasetError, match=r"the header claims .*, but the file has \d+ bytes"):
         load_dataset(tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("text.npy", make_npy_header(shape, dtype) + bytes(100))
-    with pytest.raises(DatasetError, match="the header claims"):
+    with pytest.raises(DatasetError, match=r"the header claims .*, but the file has \d+ bytes"):
         load_dataset(tmp_path / "a.npz")
 
 

@@ -92,6 +92,8 @@ def test_signal_saves_a_checkpoint_and_stops(signum: int, ranks: int, tmp_path: 
     assert wait_for(process, run, 3), process.communicate(timeout=120)[0]
     kill(process, signum)
     output, _ = process.communicate(timeout=120)
+    step = steps_written(run)
+    assert f"stopped at step {step} of 2000; the last checkpoint is from step {step}. " in output
     assert f". Resume with: manyviews train --resume {run}" in output
     assert "Traceback" not in output.split("torch/distributed")[0]  # torchrun prints one
     assert process.returncode == 128 + signum if ranks == 1 else process.returncode != 0

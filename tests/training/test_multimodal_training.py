@@ -177,7 +177,10 @@ def test_instances_with_a_single_modality_are_not_trained_on(gaps: str, tmp_path
     usable = int((mask.sum(1) >= 2).sum())
     assert 0 < usable < 80
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert f"gaps, {usable} instances, views text, audio, video; mv-dhel ({80 - usable} instances with" in log
+    assert (
+        f"gaps, {usable} instances, views text, audio, video; mv-dhel ({80 - usable} instances with no two modalities"
+        in log
+    )
     with pytest.raises(ConfigError, match=f"a batch of 64 is larger than the {usable} training instances of gaps"):
         train(modal(gaps, missing_rate=0.6, batch_size=64), output=tmp_path / "large", quiet=True)
 
@@ -473,7 +476,7 @@ def test_resume_on_changed_data_raises(gaps: str, tmp_path: Path, monkeypatch: p
         other = dict(arrays)
     other["train/text"][0, 0, 0] += 1
     np.savez(tmp_path / "other.npz", **other)
-    with pytest.raises(ConfigError, match="different instances"):
+    with pytest.raises(ConfigError, match="checkpoint has different instances"):
         train(modal(tmp_path / "other.npz"), resume=tmp_path / "run", quiet=True)
 
 

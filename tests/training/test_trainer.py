@@ -189,7 +189,8 @@ def test_stopped_training_resumes_bit_for_bit(changes: dict, tmp_path: Path, mon
     assert all(math.isfinite(row["loss"]) for row in whole.read_metrics())
     stop_after(monkeypatch, 7)
     with pytest.raises(
-        TrainingInterrupted, match=r"stopped at step 7 of \d+; .* from step 7\. Resume with: manyviews train"
+        TrainingInterrupted,
+        match=r"stopped at step 7 of \d+; the last checkpoint is from step 7\. Resume with: many",
     ):
         train(config, output=tmp_path / "stopped", quiet=True)
     monkeypatch.undo()
@@ -438,7 +439,9 @@ def test_signal_ends_the_wait_for_disk_space(
     with monkeypatch.context() as patch:
         fill_disk_at_the_end(patch, lambda: signal.raise_signal(signum))
         try:
-            with pytest.raises(TrainingInterrupted, match=r"disk was full: .* from step 14\. Resume with") as stopped:
+            with pytest.raises(
+                TrainingInterrupted, match=r"disk was full: .*; the last checkpoint is from step 14\. Resume with"
+            ) as stopped:
                 train(tiny_config(), output=tmp_path / "run", quiet=True)
         finally:
             limit_file_size(-1)
@@ -483,7 +486,7 @@ def test_resume_with_fields_that_affect_the_result_raises(tmp_path: Path) -> Non
     run = train(tiny_config(epochs=1), output=tmp_path / "run", quiet=True)
     with pytest.raises(ConfigError, match=r"changed fields: views 3 -> 4, temperature 0\.5 -> 0\.1"):
         train(tiny_config(epochs=1, views=4, temperature=0.1), resume=run.path, quiet=True)
-    with pytest.raises(ConfigError, match="--resume cannot be combined with --output"):
+    with pytest.raises(ConfigError, match="--resume cannot be combined with --output or --overwrite"):
         train(resume=run.path, output=tmp_path / "other")
     before = run.read_metrics()
     train(
@@ -498,7 +501,7 @@ def test_resume_with_fields_that_affect_the_result_raises(tmp_path: Path) -> Non
         ("seed: 0", "seed: 1", "checkpoint has different seed"),
         ("epochs: 3", "epochs: 1", "checkpoint has different epochs"),
         ("width_mult: 0.125", "width_mult: 0.25", "checkpoint has different width_mult"),
-        ("data: photos", "data: digits", "different instances"),
+        ("data: photos", "data: digits", "checkpoint has different instances"),
         ("num_workers: 0", "num_workers: 1", None),
     ],
 )
@@ -534,7 +537,7 @@ def test_changed_images_are_detected_and_corrupt_ones_replaced(tmp_path: Path, m
     assert len(run.read_metrics()) == 2
     (run.path / "encoder.safetensors").unlink()
     next(folder.rglob("001.png")).unlink()
-    with pytest.raises(ConfigError, match="different instances"):
+    with pytest.raises(ConfigError, match="checkpoint has different instances"):
         train(resume=run.path, quiet=True)
 
 
