@@ -12,10 +12,7 @@ from manyviews.export import draw_contact_sheet, save_png
 from manyviews.losses import LOSSES
 from manyviews.training import Config, build_transform, resolve_config
 from manyviews.utils import draw_permutation
-
-
-def manyviews(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "manyviews", *arguments], capture_output=True, text=True, check=False)
+from tests.helpers.command_line import manyviews
 
 
 def test_list_losses_prints_every_loss_with_its_measured_principles() -> None:
@@ -130,5 +127,12 @@ def test_help_does_not_list_none_as_a_choice(command: str) -> None:
     assert ("--knn-k" in done.stdout) == (command in ("train", "evaluate"))
 
 
-def test_version_is_printed() -> None:
-    assert manyviews("--version").stdout == f"manyviews {__version__}\n"
+def test_module_prints_version_and_returns_the_exit_code() -> None:
+    """In a process of its own: the other commands run in that of the tests."""
+    command = [sys.executable, "-m", "manyviews"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"manyviews {__version__}\n"
+    done = subprocess.run([*command, "inspect", "nowhere"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("manyviews: no dataset or path 'nowhere'")
+    assert len(done.stderr.splitlines()) == 1

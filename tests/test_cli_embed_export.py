@@ -19,8 +19,8 @@ from manyviews.cli.evaluate_command import evaluate_run
 from manyviews.cli.export_run import export_command
 from manyviews.cli.search import search_command
 from manyviews.evaluation import EvaluationConfig
+from tests.helpers.command_line import manyviews
 from tests.helpers.tiny_run import folder_of_images
-from tests.test_cli import manyviews
 
 
 def test_evaluate_prints_tables_and_writes_a_json_file(

@@ -23,7 +23,7 @@ from manyviews.runs import Run
 from manyviews.training import RECIPES, Config, get_recipe
 from tests.helpers.tiny_multimodal import MODAL, bundle
 from tests.helpers.tiny_run import folder_of_images, tiny_config
-from tests.test_cli import manyviews
+from tests.helpers.command_line import manyviews
 
 pytestmark = pytest.mark.usefixtures("quick_map")
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&`{{7*7}}"

@@ -35,7 +35,7 @@ from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.run_table import select_learning_rates
 from manyviews.reproduce.table_formats import Table, format_long_csv, make_pivot_tables
 from manyviews.reproduce.trials import run_trial
-from manyviews.training import RECIPES, ConfigError, TrainingInterrupted
+from manyviews.training import RECIPES, ConfigError, Trainer, TrainingInterrupted
 from tests.helpers.tiny_multimodal import bundle
 from tests.helpers.tiny_run import folder_of_images
 from tests.training.test_trainer import stop_after
@@ -239,12 +239,22 @@ def test_options_of_another_launcher_raise(tmp_path: Path) -> None:
         TrialRunner(tmp_path, slurm={"slurm_partition": "gpu"})
 
 
-def test_time_estimate_scales_with_epochs() -> None:
+def test_time_estimate_is_the_time_of_a_step_times_the_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds_passed, step, timed = [0.0], Trainer.step, []
+
+    def take_half_a_second(self: Trainer, *batch: object) -> dict:
+        seconds_passed[0] += 0.5
+        timed.append(self.total_steps)
+        return step(self, *batch)
+
+    monkeypatch.setattr(Trainer, "step", take_half_a_second)
+    monkeypatch.setattr("time.perf_counter", lambda: seconds_passed[0])
     trials = make_small_trials(2)
-    seconds = estimate_seconds(trials)
-    assert seconds[trials[0].name] == seconds[trials[1].name] > 0
     longer = dataclasses.replace(trials[0], config=dataclasses.replace(trials[0].config, epochs=500))
-    assert estimate_seconds([longer])[longer.name] > 20 * seconds[trials[0].name]
+    seconds = estimate_seconds(trials)
+    assert seconds == {trial.name: 0.5 * timed[0] for trial in trials}  # seeds take equally long
+    assert len(timed) == 2
+    assert estimate_seconds([longer])[longer.name] == 500 / trials[0].config.epochs * seconds[trials[0].name]
 
 
 def test_time_estimate_reads_the_same_images_as_training(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_finished_run_has_all_files_and_its_encoder_loads(tmp_path: Path) -> Non
 
     scores = run.read_evaluation()["scores"]
     assert list(scores) == ["pixels", "untrained encoder", "trained encoder"]
-    assert all(0 <= score[kind] <= 1 for score in scores.values() for kind in ("knn", "linear"))
+    assert all(0.12 < score[kind] < 0.5 for score in scores.values() for kind in ("knn", "linear"))  # chance: 0.1
     assert run.read_evaluation()["test_instances"] == 1000
     assert (run.read_evaluation()["source"], run.read_evaluation()["manyviews"]) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
@@ -699,9 +699,9 @@ def test_unlabeled_folder_trains_without_knn(tmp_path: Path, capsys: pytest.Capt
     run = train(config, output=tmp_path / "run")
     assert run.config.image_size == 22  # heights from 20 to 24
     assert "knn" not in run.read_metrics()[-1]
-    assert run.read_metrics()[-1]["rank"] > 0
+    assert run.read_metrics()[-1]["rank"] == 16
     assert run.read_evaluation()["scores"] is None
-    assert run.read_evaluation()["geometry"]["z"]["rank"] > 0
+    assert run.read_evaluation()["geometry"]["z"]["rank"] == 16
     assert "images has no labels: no kNN and no linear probe" in capsys.readouterr().err
 
 
