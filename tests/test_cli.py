@@ -127,6 +127,7 @@ def test_help_does_not_list_none_as_a_choice(command: str) -> None:
     assert ("--knn-k" in done.stdout) == (command in ("train", "evaluate"))
 
 
+@pytest.mark.slow
 def test_module_prints_version_and_returns_the_exit_code() -> None:
     """In a process of its own: the other commands run in that of the tests."""
     command = [sys.executable, "-m", "manyviews"]

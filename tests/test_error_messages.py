@@ -17,7 +17,7 @@ from manyviews.loading import ModalityLoader
 from manyviews.models import MultimodalEncoder, VectorEncoder
 from manyviews.training import resolve_config
 from manyviews.transforms import infer_image_size
-from tests.helpers.tiny_run import run_to_end
+from tests.helpers.command_line import manyviews
 
 
 def make_folder(folder: Path, sizes: list[tuple[int, int]]) -> Path:
@@ -52,8 +52,15 @@ def test_error_for_a_too_large_batch_suggests_a_size_that_works(tmp_path: Path) 
         mv.train(dataclasses.replace(config, monitor_size=39, batch_size=None), output=tmp_path / "other")
 
 
-def test_the_first_command_of_the_readme_works_on_a_small_folder(tmp_path: Path) -> None:
-    output = run_to_end("--data", make_folder(tmp_path / "few", [(16, 16)] * 20), cwd=tmp_path)
+@pytest.mark.slow
+def test_the_first_command_of_the_readme_works_on_a_small_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    done = manyviews("train", "--data", str(make_folder(tmp_path / "few", [(16, 16)] * 20)))
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
     assert "batches have 20 instances instead of 128, the largest size that fits the data" in output
     assert "1 rank on cpu, 1 CPU thread" in output  # by OMP_NUM_THREADS
     assert "10 trained-on instances monitored" in output

@@ -13,6 +13,7 @@ import pytest
 import manyviews
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -652,6 +652,7 @@ download(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
 """
 
 
+@pytest.mark.slow
 def test_only_one_of_two_processes_downloads(tmp_path: Path, serve: Serve) -> None:
     content = os.urandom(3_000_000)
     url, file = serve(content, pause=2.0), tmp_path / "file"

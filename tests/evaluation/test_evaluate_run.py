@@ -42,6 +42,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_scores_equal_the_metric_functions(run: Path) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.02,)))
     assert json.loads((run / "evaluation.json").read_text()) == result == Run.open(run).read_evaluation()
@@ -70,6 +71,7 @@ def test_scores_equal_the_metric_functions(run: Path) -> None:
     assert result["scores"]["pixels"]["knn"] == (preds == test_labels).double().mean().item()
 
 
+@pytest.mark.slow
 def test_knn_k_comes_from_the_config_then_the_run_then_the_default(run: Path, tmp_path: Path) -> None:
     def get_k(eval_config: EvaluationConfig, data: str | Path | None = None) -> int:
         return evaluate(run, config=eval_config, data=data)["scores"]["trained encoder"]["knn_k"]
@@ -83,6 +85,7 @@ def test_knn_k_comes_from_the_config_then_the_run_then_the_default(run: Path, tm
     assert get_k(few, folder_of_images(tmp_path / "images", count=100)) == 2  # other data, 26 or 27 per class
 
 
+@pytest.mark.slow
 def test_better_baselines_are_reported(run: Path, capsys: pytest.CaptureFixture) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.1,)))
     pixels, trained = (result["scores"][name] for name in ("pixels", "trained encoder"))

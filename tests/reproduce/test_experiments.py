@@ -175,6 +175,7 @@ def make_small_trials(count: int) -> list[Trial]:
     return make_grid("table1", options)
 
 
+@pytest.mark.slow
 def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +452,7 @@ def test_learning_rate_is_selected_on_the_validation_split(tmp_path: Path) -> No
     assert [row[-1] for row in table.rows] == ["5e-05", "1e-05"]
 
 
+@pytest.mark.slow
 def test_multimodal_table_has_baselines_and_subsets(tmp_path: Path) -> None:
     data = bundle(tmp_path / "three.npz")
     options = ReproduceOptions(
@@ -519,6 +521,7 @@ def test_losses_are_selected_by_table_or_library_name() -> None:
     assert by_table == by_library != []
 
 
+@pytest.mark.slow
 def test_table_is_kept_if_every_trial_fails(tmp_path: Path) -> None:
     options = ReproduceOptions(scale="smoke", datasets=("nowhere",), views=(2,), losses=("mv-dhel",))
     precious = f"precious\nMade by `{options.format_command('table1')}`."
@@ -574,6 +577,7 @@ def test_table_written_meanwhile_by_another_process_is_kept(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["table1.md"]
 
 
+@pytest.mark.slow
 def test_smoke_tests_no_claims(tmp_path: Path) -> None:
     options = ReproduceOptions(scale="smoke", views=(2,))
     write_results(tmp_path / "runs", make_grid("table1", options), SCORES)

@@ -81,6 +81,7 @@ def test_sampling_error_has_mean_zero_and_reduces_variance() -> None:
             assert errors.mean().abs() < 4 * errors.std() / 60**0.5
 
 
+@pytest.mark.slow
 def test_a_wrong_limit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     compute_alignment = theorem._compute_alignment
     with monkeypatch.context() as patch:
@@ -101,6 +102,7 @@ def test_energy_of_collapsed_points_equals_a_direct_sum() -> None:
     assert theorem._compute_expected_energy(points) == pytest.approx(energy, abs=0.05)
 
 
+@pytest.mark.slow
 def test_gaps_shrink_as_one_over_instances() -> None:
     table, claims, curves = measure_convergence(1024, 2**12)
     assert len(table.rows) == len(claims) == len(curves) == 8
@@ -119,6 +121,7 @@ def test_minimizers_align_and_spread() -> None:
     assert all(row[0] < 0.05 and row[2] < 0.05 for row in others)
 
 
+@pytest.mark.slow
 def test_principles_agree_with_the_papers_table() -> None:
     table, claims = make_principles_table()
     assert [claim.verdict for claim in claims] == ["held"] * 4

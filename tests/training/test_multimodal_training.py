@@ -124,6 +124,7 @@ def test_stopped_training_resumes_exactly(
     assert_same_run(full.path, tmp_path / "stopped")
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("supervised", [False, True])
 def test_two_ranks_train_like_one(supervised: bool, gaps: str, tmp_path: Path) -> None:
     """Also if a rank has no instance with some modality: batches of four, with most of the audio missing."""
@@ -137,8 +138,8 @@ def test_two_ranks_train_like_one(supervised: bool, gaps: str, tmp_path: Path) -
         monitor_every=100,
         supervised=supervised,
     )
-    for name, ranks in (("one", 1), ("two", 2)):
-        run_to_end(*flags(config), "--output", tmp_path / name, ranks=ranks)
+    train(config, output=tmp_path / "one", quiet=True)
+    run_to_end(*flags(config), "--output", tmp_path / "two", ranks=2)
     one, two = (tensors(last_checkpoint(tmp_path / name)["model"]) for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(value, two[name], atol=1e-8, rtol=1e-8, msg=name)
@@ -323,6 +324,7 @@ def make_ordered_bundle(path: Path, splits: tuple[str, ...], labels: str = "clas
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["classes", "quantities"])
 def test_raw_feature_summary_is_not_chosen_on_test_instances(
     labels: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -369,6 +371,7 @@ def test_better_single_modalities_are_reported(run: Run) -> None:
     assert lines == [f"{expected} on {audio['instances']} instances"]
 
 
+@pytest.mark.slow
 def test_dropping_a_modality_equals_data_without_it(run: Run, gaps: str, tmp_path: Path) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(), drop_modalities=("audio",)))
     assert json.loads((run.path / "evaluation-without-audio.json").read_text()) == result
@@ -423,6 +426,7 @@ def test_regression_targets_are_predicted_by_l1_probes(regression: str, tmp_path
     assert other["scores"]["trained encoder"]["heads"][0]["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["classes", "quantities"])
 def test_supervised_training_learns_the_labels(labels: str, gaps: str, regression: str, tmp_path: Path) -> None:
     data = gaps if labels == "classes" else regression
@@ -447,6 +451,7 @@ def test_supervised_training_works_with_one_modality(gaps: str, tmp_path: Path) 
     assert run.config.views == 1
 
 
+@pytest.mark.slow
 def test_images_and_vectors_train_together(tmp_path: Path) -> None:
     photos = mv.load_dataset("photos")["train"]
     index = torch.arange(0, 2500, 40)
@@ -529,6 +534,7 @@ def load_arrays(path: str) -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
+@pytest.mark.slow
 def test_labels_used_in_training_are_not_scored(gaps: str, tmp_path: Path) -> None:
     only = {key: array for key, array in load_arrays(gaps).items() if key.startswith("train/")}
     np.savez(tmp_path / "only.npz", **only)

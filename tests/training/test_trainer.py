@@ -168,6 +168,7 @@ def test_monitoring_uses_the_workers_of_the_config(tmp_path: Path, monkeypatch: 
     assert num_workers == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
