@@ -9,11 +9,14 @@ from manyviews.api import train
 from tests.helpers.distributed import RankPool
 from tests.helpers.tiny_run import tiny_config
 
+SLOW_DOCTESTS = ("reproduce_table", "export_onnx")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of ranks and of the browser are slow."""
+    """Tests of ranks and of the browser are slow, and examples cannot carry a marker."""
     for item in items:
-        if item.get_closest_marker("distributed") or item.get_closest_marker("browser"):
+        is_slow_example = isinstance(item, pytest.DoctestItem) and item.name.endswith(SLOW_DOCTESTS)
+        if is_slow_example or item.get_closest_marker("distributed") or item.get_closest_marker("browser"):
             item.add_marker("slow")
 
 

@@ -107,6 +107,7 @@ def test_unsupported_image_formats_are_refused_by_name(
     assert not ghostscript.exists()
 
 
+@pytest.mark.slow
 def test_no_command_starts_ghostscript(
     tmp_path: Path, ghostscript: Path, finished_run: Path, call: Callable[..., str]
 ) -> None:

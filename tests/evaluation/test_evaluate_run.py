@@ -119,6 +119,7 @@ def test_geometry_uses_training_views(run: Path) -> None:
     assert (geometry["h"]["dimensions"], geometry["z"]["dimensions"]) == (64, 16)
 
 
+@pytest.mark.slow
 def test_transfer_to_a_folder_without_a_test_set_holds_out_a_fifth(run: Path, tmp_path: Path) -> None:
     own_result = evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False))
     folder = folder_of_images(tmp_path / "other pictures", count=40)
@@ -166,6 +167,7 @@ def test_images_with_regression_targets_have_no_class_scores(tmp_path: Path) -> 
         train(dataclasses.replace(config, loss="supcon"), output=tmp_path / "other", quiet=True)
 
 
+@pytest.mark.slow
 def test_sgd_probe_has_the_papers_settings(run: Path) -> None:
     photos = mv.load_dataset("photos")
     assert EvaluationConfig(probe_solver="sgd").get_probe_settings(photos, 32) == {"learning_rate": 0.1, "epochs": 200}

@@ -24,6 +24,7 @@ def make_trained(name: str, **options: object) -> torch.nn.Module:
     return encoder.eval().requires_grad_(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "model", "stem"),
     [

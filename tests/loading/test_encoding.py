@@ -61,6 +61,7 @@ def test_augmented_representations_use_crops_and_flips_only() -> None:
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.slow
 def test_probe_on_augmented_representations_learns(tmp_path: Path) -> None:
     """Bright and dark images, on disk, in two processes."""
     bright = torch.arange(30) % 2

@@ -218,6 +218,7 @@ def test_map_of_unlabeled_images_has_no_legend(tmp_path: Path) -> None:
     assert "Not in metrics.csv: kNN" in page.find("curves")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("supervised", [False, True])
 def test_regression_targets_are_scored_and_colored_by_value(tmp_path: Path, supervised: bool) -> None:
     data = bundle(tmp_path / "bundle.npz", "quantities")

@@ -58,6 +58,7 @@ def test_samples_have_the_stated_distribution() -> None:
         assert (distance < 1e-12) == (points.noise == 0)
 
 
+@pytest.mark.slow
 def test_estimated_alignment_equals_a_direct_sum() -> None:
     points = CASES[-1]
     z = points.sample(2000, torch.Generator().manual_seed(3)).numpy()
@@ -113,6 +114,7 @@ def test_gaps_shrink_as_one_over_instances() -> None:
             assert theorem.fit_power_law(*zip(*points, strict=True)) == pytest.approx(-1, abs=0.15)
 
 
+@pytest.mark.slow
 def test_minimizers_align_and_spread() -> None:
     table, claims = optimize_free_points(400, ("mv-infonce", "mv-dhel"))
     assert [claim.verdict for claim in claims] == ["held", "held"]

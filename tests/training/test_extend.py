@@ -122,6 +122,7 @@ def test_epochs_can_be_reduced_to_those_trained(tmp_path: Path, monkeypatch: pyt
         Run.open(run.path)
 
 
+@pytest.mark.slow
 def test_init_loads_the_weights_of_another_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = train(tiny_config(epochs=1, seed=5), output=tmp_path / "first", quiet=True)
     config = tiny_config(epochs=2, init=tmp_path / "first", keep_checkpoints=100)
@@ -155,6 +156,7 @@ def assert_same_tensors(state: dict[str, Tensor], expected: dict[str, Tensor]) -
         assert torch.equal(state[name], value), name
 
 
+@pytest.mark.slow
 def test_unsuitable_initial_weights_raise_before_the_run_is_created(finished_run: Path, tmp_path: Path) -> None:
     names, others = ("text", "audio", "video"), ("video", "audio", "text")
     modal = replace(MODAL, data=bundle(tmp_path / "bundle.npz"), epochs=1)

@@ -99,6 +99,7 @@ def test_training_equals_a_plain_loop(gaps: str, tmp_path: Path) -> None:
         assert name == "encoder.mean_representation" or torch.equal(value, saved[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -237,6 +238,7 @@ def encode(run: Run, data: mv.DatasetDict, split: str) -> tuple[torch.Tensor, to
     return embedder.encoder.fuse(h, views[-1]), z, views[-1]
 
 
+@pytest.mark.slow
 def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=()))
     assert json.loads((run.path / "evaluation.json").read_text()) == result
@@ -354,6 +356,7 @@ def test_raw_feature_summary_is_not_chosen_on_test_instances(
     assert evaluate(run, config=dataclasses.replace(eval_config, baselines=False))["raw_features"] == {}
 
 
+@pytest.mark.slow
 def test_better_single_modalities_are_reported(run: Run) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=()))
     h, (queries, _, mask) = (encode(run, mv.load_dataset(run.config.data), split) for split in ("train", "test"))
@@ -394,6 +397,7 @@ def test_dropping_a_modality_equals_data_without_it(run: Run, gaps: str, tmp_pat
     assert result["scores"] != full["scores"]
 
 
+@pytest.mark.slow
 def test_regression_targets_are_predicted_by_l1_probes(regression: str, tmp_path: Path) -> None:
     run = train(modal(regression, evaluate_at_end=True), output=tmp_path / "run", quiet=True)
     result = run.read_evaluation()

@@ -496,6 +496,7 @@ def test_resume_with_fields_that_affect_the_result_raises(tmp_path: Path) -> Non
     assert run.read_metrics() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -740,6 +741,7 @@ def test_monitored_metrics_detect_a_collapsed_model() -> None:
     assert model.training
 
 
+@pytest.mark.slow
 def test_no_tensor_of_a_step_is_larger_than_the_views(tmp_path: Path) -> None:
     """The similarity matrix of 1024 x 4 embeddings would have 17 million elements, more than all pixels."""
     config = tiny_config(max_instances=1024, monitor_size=0, batch_size=1024, views=4, image_size=32, loss="mv-infonce")
