@@ -24,7 +24,9 @@ class Finished:
 
 def manyviews(*arguments: str) -> Finished:
     """Run `manyviews ARGUMENTS` and leave signal handlers and warning filters as they were."""
-    stdout, stderr = io.StringIO(), io.StringIO()
+    # Not StringIO: a text file with an encoding, as in a terminal or a pipe.
+    files = [io.BytesIO(), io.BytesIO()]
+    stdout, stderr = (io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in files)
     handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
     try:
         with (
@@ -40,4 +42,4 @@ def manyviews(*arguments: str) -> Finished:
     finally:
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
-    return Finished(code, stdout.getvalue(), stderr.getvalue())
+    return Finished(code, *(file.getvalue().decode() for file in files))
