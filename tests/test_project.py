@@ -38,7 +38,7 @@ def test_versions_agree(built: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wheel_holds_every_file_of_the_package(built: Path) -> None:
+def test_wheel_contains_every_file_of_the_package(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     with ZipFile(wheel) as file:
         inside = {name for name in file.namelist() if name.startswith("manyviews/")}
@@ -48,7 +48,7 @@ def test_wheel_holds_every_file_of_the_package(built: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_steps_run_from_the_wheel_alone(built: Path, tmp_path: Path) -> None:
+def test_wheel_trains_without_the_checkout(built: Path, tmp_path: Path) -> None:
     """Outside the checkout, so that nothing is found that the wheel does not bring."""
     (wheel,) = built.glob("*.whl")
     with ZipFile(wheel) as file:
@@ -67,7 +67,7 @@ def test_ten_steps_run_from_the_wheel_alone(built: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_sdist_can_be_tested_and_built_again(built: Path) -> None:
+def test_sdist_contains_tests_docs_and_build_files(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as file:
         inside = {name.partition("/")[2] for name in file.getnames()}

@@ -351,7 +351,9 @@ def test_tuples_as_keys_of_a_pickle_are_refused(tmp_path: Path) -> None:
         load_dataset(tmp_path / "a.pkl")
 
 
-def test_an_encoder_for_large_images_takes_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_batch_shrinks_with_image_size_and_must_fit_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert [choose_eval_batch_size(size) for size in (8, 224, 448, 4096)] == [256, 256, 64, 1]
     about = EncoderConfig("resnet-small", {"width": 0.125}, 4096)
     (tmp_path / "a.safetensors").write_bytes(serialize_module(get_encoder("resnet-small", width=0.125), about))

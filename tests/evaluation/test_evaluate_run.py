@@ -120,7 +120,7 @@ def test_geometry_uses_training_views(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_transfer_to_a_folder_without_a_test_set_holds_out_a_fifth(run: Path, tmp_path: Path) -> None:
+def test_transfer_without_a_test_set_evaluates_on_a_held_out_fifth(run: Path, tmp_path: Path) -> None:
     own_result = evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False))
     folder = folder_of_images(tmp_path / "other pictures", count=40)
     result = evaluate(run, data=folder, config=EvaluationConfig(label_fractions=(0.5,), baselines=False, num_workers=0))
@@ -305,7 +305,7 @@ def test_folders_of_the_same_name_have_different_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_auto_device_is_a_gpu_if_there_is_one(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_device_is_a_gpu_if_available(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert resolve_device("auto").type == ("cuda" if has_gpu else "cpu")
