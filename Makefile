@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint types unit format docs serve demo bench dist clean
+.PHONY: help setup quick test lint types unit format docs serve demo bench dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +16,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+quick: lint ## Check style and run the fast tests: about a minute, for every save
+	$(BIN)/pytest -n auto --dist worksteal -m 'not slow'
+
 test: lint types docs unit ## Check style, types and documentation, and run all tests
 
 lint: $(READY) ## Check style
@@ -25,7 +28,7 @@ lint: $(READY) ## Check style
 types: $(READY) ## Check types
 	$(BIN)/mypy
 
-unit: $(READY) ## Run the tests alone
+unit: $(READY) ## Run all tests, without the other checks
 	$(BIN)/pytest -n auto --dist worksteal
 
 format: $(READY) ## Put the code into our style

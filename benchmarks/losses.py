@@ -31,7 +31,7 @@ def measure(quick: bool) -> Iterator[Row | str]:
     for size in ((64, 4),) if quick else SIZES:
         yield from beside_dense(*size, seconds=0.1 if quick else 8.0)
     yield from beside_others(quick)
-    yield from memory((256, 512) if quick else (2048, 8192))
+    yield from memory((256, 512) if quick else (2048, 8192), OBJECTIVES[:1] if quick else OBJECTIVES)
 
 
 def gradient(loss: Loss, z: Tensor) -> Callable[[], object]:
@@ -138,12 +138,12 @@ def grown(name: str, instances: int, how: str, threads: int) -> float:
     return high_water() - before
 
 
-def memory(instances: tuple[int, int]) -> Iterator[Row]:
+def memory(instances: tuple[int, int], names: tuple[str, ...]) -> Iterator[Row]:
     small, large = instances
-    for name in OBJECTIVES:
+    for name in names:
         ours, dense = (in_new_process(grown, name, small, how, torch.get_num_threads()) for how in HOW)
         yield weighed("losses", f"memory of `{name}`, {small:,} x 4", "dense autograd", ours, dense, bar=0.5)
-    for name in OBJECTIVES:
+    for name in names:
         ours = in_new_process(grown, name, large, "auto", torch.get_num_threads())
         matrix = (4 * large) ** 2 * 4 / 2**20
         yield weighed(

@@ -1,11 +1,23 @@
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from manyviews.api import train
+from tests.helpers.distributed import RankPool
 from tests.helpers.tiny_run import tiny_config
+
+SLOW_DOCTESTS = ("reproduce_table", "export_onnx")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of ranks and of the browser are slow, and examples cannot carry a marker."""
+    for item in items:
+        is_slow_example = isinstance(item, pytest.DoctestItem) and item.name.endswith(SLOW_DOCTESTS)
+        if is_slow_example or item.get_closest_marker("distributed") or item.get_closest_marker("browser"):
+            item.add_marker("slow")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -26,3 +38,10 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("finished") / "run"
     train(tiny_config(epochs=1), output=path, quiet=True)
     return path
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[RankPool]:
+    """Two processes of a gloo group."""
+    with RankPool(2) as pool:
+        yield pool

@@ -15,10 +15,7 @@ from manyviews.losses import LOSSES
 from manyviews.runs import Run
 from manyviews.training import RECIPES, Config, build_transform, resolve_task
 from manyviews.utils import draw_permutation
-
-
-def manyviews(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "manyviews", *arguments], capture_output=True, text=True, check=False)
+from tests.helpers.command_line import manyviews
 
 
 def test_losses_prints_every_loss_with_its_measured_principles() -> None:
@@ -37,7 +34,7 @@ def test_losses_prints_every_loss_with_its_measured_principles() -> None:
     assert all(row[0] for row in rows.values())
 
 
-@pytest.mark.parametrize(("views", "message"), [("1", "views must be >= 2"), ("x", "views")])
+@pytest.mark.parametrize(("views", "message"), [("1", "views must be >= 2"), ("x", "invalid literal for int.*'x'")])
 def test_invalid_arguments_print_a_message_without_traceback(views: str, message: str) -> None:
     done = manyviews("losses", "--views", views)
     assert done.returncode == 2
@@ -122,10 +119,6 @@ def test_help_does_not_list_none_as_a_choice(command: str) -> None:
     assert ("--knn-k" in done.stdout) == (command != "reproduce")
 
 
-def test_version_is_printed() -> None:
-    assert manyviews("--version").stdout == f"manyviews {__version__}\n"
-
-
 def test_overview_and_version_do_not_import_torch() -> None:
     for flag in ("--help", "--version"):
         code = (
@@ -186,3 +179,15 @@ def test_preview_takes_a_recipe(tmp_path: Path) -> None:
     assert "2 instances of photos, each with 4 views of 224 x 224" in done.stdout, done.stderr
     done = manyviews("preview", "--recipe", "multimodal", "-o", sheet)
     assert (done.returncode, "task multimodal" in done.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_module_prints_version_and_returns_the_exit_code() -> None:
+    """In a process of its own: the other commands run in that of the tests."""
+    command = [sys.executable, "-m", "manyviews"]
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"manyviews {__version__}\n"
+    done = subprocess.run([*command, "inspect", "nowhere"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("manyviews: no dataset or path 'nowhere'")
+    assert len(done.stderr.splitlines()) == 1

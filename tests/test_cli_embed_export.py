@@ -19,8 +19,8 @@ from manyviews.cli.evaluate_command import evaluate_command
 from manyviews.cli.export_command import export_command
 from manyviews.cli.search_command import search_command
 from manyviews.evaluation import EvaluationConfig
+from tests.helpers.command_line import manyviews
 from tests.helpers.tiny_run import folder_of_images
-from tests.test_cli import manyviews
 
 
 def test_evaluate_prints_tables_and_writes_a_json_file(
@@ -104,6 +104,7 @@ def test_search_draws_a_row_for_each_query(finished_run: Path, tmp_path: Path, c
         assert image.size == (5 * 116 + 8, 2 * (112 + 2 * 13 + 4) + 4)
 
 
+@pytest.mark.slow
 def test_exports_print_how_to_load_them(finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     images = torch.rand(3, 3, 16, 16)
     expected = mv.load_encoder(finished_run)(images)
@@ -123,6 +124,7 @@ def test_exports_print_how_to_load_them(finished_run: Path, tmp_path: Path, caps
     torch.testing.assert_close(torch.from_numpy(session.run(None, {"images": images.numpy()})[0]), expected)
 
 
+@pytest.mark.slow
 def test_an_exported_file_can_be_exported_again_and_the_run_is_unchanged(
     finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_terminated_embed_removes_its_files(finished_run: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLOW, "embed", str(finished_run), "photos", "-o", str(tmp_path / "a.npz")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

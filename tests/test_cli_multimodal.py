@@ -20,8 +20,8 @@ from manyviews.evaluation import EvaluationConfig, average_embeddings
 from manyviews.loading import ModalityLoader, embed_multimodal
 from manyviews.models import EncoderError
 from manyviews.runs import Run
+from tests.helpers.command_line import manyviews
 from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
-from tests.test_cli import manyviews
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -63,7 +65,7 @@ def test_new_loss_is_checked_and_aligns(tmp_path: Path) -> None:
     assert alignment["Cheaper"] == pytest.approx(alignment["Hardest"], abs=1e-3)
 
 
-def test_photos_are_found_by_example_and_an_existing_run_is_reused(tmp_path: Path) -> None:
+def test_search_example_finds_photos_and_reuses_an_existing_run(tmp_path: Path) -> None:
     output = run(tmp_path, "search_photos", "--epochs", "1", "--nearest", "3")
     matches = dict(re.findall(r"^(\d+\.png) is similar to (.*)$", output, re.MULTILINE))
     assert set(matches) == {"003.png", "117.png", "250.png"}

@@ -8,6 +8,8 @@ import pytest
 
 from tests import fuzz
 
+pytestmark = pytest.mark.slow
+
 COUNT = 15
 
 

@@ -89,6 +89,7 @@ def test_encoded_file_names_are_unique_and_decodable() -> None:
     assert escape_control_characters(ODD) == SHOWN
 
 
+@pytest.mark.slow
 def test_a_run_finds_its_data_and_resumes(run: Path, root: Path, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     assert yaml.safe_load((run / "config.yaml").read_bytes())["data"] == str(root / f"data{ODD}")
     assert (run / "config.yaml").read_text(encoding="ascii")
@@ -185,6 +186,7 @@ def test_names_inside_files_are_printed_escaped(tmp_path: Path, capfd: pytest.Ca
     assert r"\n" not in call(capfd, "train", "--recipe", tmp_path / "recipe.yaml", code=2)
 
 
+@pytest.mark.slow
 def test_a_multimodal_file_with_an_odd_name_can_be_used(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     data = bundle(tmp_path / f"b{ODD}.npz")
     config = mv.Config(**{**vars(MODAL), "data": data, "epochs": 1})

@@ -106,6 +106,7 @@ def test_unsupported_image_formats_are_refused_by_name(
     assert not ghostscript.exists()
 
 
+@pytest.mark.slow
 def test_no_command_starts_ghostscript(
     tmp_path: Path, ghostscript: Path, finished_run: Path, call: Callable[..., str]
 ) -> None:
@@ -302,11 +303,11 @@ def make_npy_header(shape: str, dtype: str = "'<f4'") -> bytes:
 )
 def test_a_header_alone_allocates_no_memory(tmp_path: Path, shape: str, dtype: str) -> None:
     (tmp_path / "a.npy").write_bytes(make_npy_header(shape, dtype) + bytes(100))
-    with pytest.raises(DatasetError, match="the header claims"):
+    with pytest.raises(DatasetError, match=r"the header claims .*, but the file has \d+ bytes"):
         load_dataset(tmp_path / "a.npy")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("text.npy", make_npy_header(shape, dtype) + bytes(100))
-    with pytest.raises(DatasetError, match="the header claims"):
+    with pytest.raises(DatasetError, match=r"the header claims .*, but the file has \d+ bytes"):
         load_dataset(tmp_path / "a.npz")
 
 
@@ -385,7 +386,9 @@ def test_tuples_as_keys_of_a_pickle_are_refused(tmp_path: Path) -> None:
         load_dataset(tmp_path / "a.pkl")
 
 
-def test_an_encoder_for_large_images_takes_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluation_batch_shrinks_with_image_size_and_must_fit_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert [choose_eval_batch_size(size) for size in (8, 224, 448, 4096)] == [256, 256, 64, 1]
     about = EncoderConfig("resnet-small", {"width": 0.125}, 4096)
     (tmp_path / "a.safetensors").write_bytes(serialize_module(get_encoder("resnet-small", width=0.125), about))

@@ -119,8 +119,14 @@ def test_images_and_features_can_be_combined(tmp_path: Path) -> None:
             {"text": TEXT, "text_length": np.array([5, 2, 1.5, 4, 3, 5])},
             "row 2 must be an integer from 1 to 5, got 1.5",
         ),
-        ({"text": TEXT, "text_length": np.array([5, np.inf] * 3)}, "the length of row 1 must be .* got inf"),
-        ({"text": TEXT, "text_length": np.array([5, np.nan] * 3)}, "the length of row 1 must be .* got nan"),
+        (
+            {"text": TEXT, "text_length": np.array([5, np.inf] * 3)},
+            "row 1 must be an integer from 1 to 5, got inf",
+        ),
+        (
+            {"text": TEXT, "text_length": np.array([5, np.nan] * 3)},
+            "row 1 must be an integer from 1 to 5, got nan",
+        ),
         ({"text": TEXT, "text_length": np.array(list("abcdef"))}, r"for 6 rows, got <U1 \(6,\)"),
         ({"audio": AUDIO, "audio_mask": np.array([1, 1, 0, 1, 2, 1])}, "the mask of row 4 must be 0 or 1, got 2"),
         ({"audio": AUDIO, "audio_mask": np.ones(5)}, r"true or false for 6 rows, got float64 \(5,\)"),

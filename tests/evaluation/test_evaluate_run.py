@@ -42,6 +42,7 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_scores_equal_the_metric_functions(run: Path) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.02,)))
     assert json.loads((run / "evaluation.json").read_text()) == result == Run.open(run).read_evaluation()
@@ -70,6 +71,7 @@ def test_scores_equal_the_metric_functions(run: Path) -> None:
     assert result["scores"]["pixels"]["knn"] == (preds == test_labels).double().mean().item()
 
 
+@pytest.mark.slow
 def test_knn_k_comes_from_the_config_then_the_run_then_the_default(run: Path, tmp_path: Path) -> None:
     def get_k(eval_config: EvaluationConfig, data: str | Path | None = None) -> int:
         return evaluate(run, config=eval_config, data=data)["scores"]["trained encoder"]["knn_k"]
@@ -83,6 +85,7 @@ def test_knn_k_comes_from_the_config_then_the_run_then_the_default(run: Path, tm
     assert get_k(few, folder_of_images(tmp_path / "images", count=100)) == 2  # other data, 26 or 27 per class
 
 
+@pytest.mark.slow
 def test_better_baselines_are_reported(run: Path, capsys: pytest.CaptureFixture) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.1,)))
     pixels, trained = (result["scores"][name] for name in ("pixels", "trained encoder"))
@@ -116,7 +119,8 @@ def test_geometry_uses_training_views(run: Path) -> None:
     assert (geometry["h"]["dimensions"], geometry["z"]["dimensions"]) == (64, 16)
 
 
-def test_transfer_to_a_folder_without_a_test_set_holds_out_a_fifth(run: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_transfer_without_a_test_set_evaluates_on_a_held_out_fifth(run: Path, tmp_path: Path) -> None:
     own_result = evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False))
     folder = folder_of_images(tmp_path / "other pictures", count=40)
     result = evaluate(run, data=folder, config=EvaluationConfig(label_fractions=(0.5,), baselines=False, num_workers=0))
@@ -163,6 +167,7 @@ def test_images_with_regression_targets_have_no_class_scores(tmp_path: Path) -> 
         train(dataclasses.replace(config, loss="supcon"), output=tmp_path / "other", quiet=True)
 
 
+@pytest.mark.slow
 def test_sgd_probe_has_the_papers_settings(run: Path) -> None:
     photos = mv.load_dataset("photos")
     assert EvaluationConfig(probe_solver="sgd").get_probe_settings(photos, 32) == {"learning_rate": 0.1, "epochs": 200}
@@ -300,7 +305,7 @@ def test_folders_of_the_same_name_have_different_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
-def test_auto_device_is_a_gpu_if_there_is_one(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_device_is_a_gpu_if_available(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert resolve_device("auto").type == ("cuda" if has_gpu else "cpu")

@@ -12,7 +12,7 @@ def draw(caption: str) -> Image.Image:
 
 
 @pytest.mark.parametrize(("one", "other"), ["жф", "αω", "éà", "日本", "😀🎉", "\x1b\x9b", "\udcff\udcfe"])
-def test_different_characters_look_different(one: str, other: str) -> None:
+def test_different_captions_draw_different_pixels(one: str, other: str) -> None:
     """A font draws the same box for every character without a glyph."""
     assert ImageChops.difference(draw(one), draw(other)).getbbox() is not None
 

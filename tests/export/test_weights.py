@@ -24,6 +24,7 @@ def make_trained(name: str, **options: object) -> torch.nn.Module:
     return encoder.eval().requires_grad_(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options", "model", "stem"),
     [
@@ -80,6 +81,7 @@ def test_encoders_without_a_torchvision_counterpart_are_refused() -> None:
         to_torchvision_state_dict(torch.nn.Linear(2, 2), EncoderConfig("timm:vit", {}, 32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stem", ["small-strided", "imagenet"])
 def test_onnxruntime_computes_the_same_representation_for_any_batch(stem: str) -> None:
     encoder = ImageEncoder(make_trained("resnet-small", stem=stem), size=32)
@@ -93,6 +95,7 @@ def test_onnxruntime_computes_the_same_representation_for_any_batch(stem: str) -
     onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
 
 
+@pytest.mark.slow
 def test_export_with_different_outputs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyviews.export.weights.TOLERANCE", -1.0)
     with pytest.raises(EncoderError, match="ONNX export check failed"):

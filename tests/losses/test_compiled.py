@@ -9,6 +9,8 @@ from manyviews.losses import LOSSES
 from manyviews.losses import _tiled as tiled
 from tests.losses.loss_by_name import get_loss
 
+pytestmark = pytest.mark.slow
+
 BACKENDS = [
     "aot_eager",
     pytest.param("inductor", marks=pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler here")),

@@ -108,7 +108,7 @@ def test_anchored_contrasts_one_view_with_each_other(masked: bool, anchor: int) 
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_supcon_takes_all_views_of_a_label_as_positives(masked: bool) -> None:
+def test_supcon_positives_are_all_views_with_the_same_label(masked: bool) -> None:
     z = embeddings(7, 4)
     mask = MASK if masked else None
     labels = torch.tensor([3, 1, 3, 1, 9, 1, 9])

@@ -37,6 +37,7 @@ def test_finite_at_the_extremes(name: str, temperature: float, make: object) -> 
     assert torch.autograd.grad(loss, z)[0].isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [collapsed, identical_instances, spread])
 @pytest.mark.parametrize("temperature", [0.005, 0.1])
 @pytest.mark.parametrize("name", ["mv-infonce", "mv-dhel", "pvc"])

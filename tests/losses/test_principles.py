@@ -13,7 +13,7 @@ from tests.losses.reference import table_one_pwe
 
 
 @pytest.mark.parametrize("views", [3, 4, 5])
-def test_table_one_of_the_paper(views: int) -> None:
+def test_principles_equal_table_one_of_the_paper(views: int) -> None:
     reports = {
         name: check_principles(get_loss(name), views) for name in ("pwe-infonce", "pvc", "mv-infonce", "mv-dhel")
     }
@@ -36,7 +36,7 @@ def test_mv_cl1_and_mv_cl2_have_a_term_for_each_view(views: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("siglip", "kcl", "dcl")])
-def test_two_views_have_one_term_and_hold_the_principles(name: str) -> None:
+def test_two_view_losses_have_one_term_and_satisfy_the_principles(name: str) -> None:
     """With two views all losses are InfoNCE, NT-Xent or DHEL."""
     reports = check_principles(get_loss(name), views=2)
     if not name.startswith("avg"):  # the second view is a mean of one view
@@ -72,7 +72,7 @@ def test_a_loss_without_positives_in_its_cross_view_energy() -> None:
     assert check_principles(decoupled) == PrinciplesReport(True, False, 1, "indirect")
 
 
-def test_other_settings_of_the_framework() -> None:
+def test_principles_of_other_framework_settings() -> None:
     from manyviews.losses import MultiViewContrastiveLoss
 
     assert check_principles(MultiViewContrastiveLoss("logsumexp", "mean", "cross_view")) == PrinciplesReport(
@@ -85,7 +85,7 @@ def test_a_loss_without_energies_has_no_accurate_energy() -> None:
     assert check_principles(lambda P, A: -masked_logsumexp(P.flatten(1), 1)) == PrinciplesReport(True, False, 1, "none")
 
 
-def test_the_callable_may_return_the_mean() -> None:
+def test_check_principles_accepts_a_function_that_returns_the_mean() -> None:
     def mean_loss(P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
         energy = masked_logsumexp(safe_logaddexp(P, A).flatten(1), 1)
         return (energy - masked_logsumexp(P.flatten(1), 1)).mean()

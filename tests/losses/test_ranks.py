@@ -1,7 +1,7 @@
 """Several processes compute the loss and the averaged gradients of one process."""
 
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,7 +9,9 @@ from torch import distributed as dist
 
 from manyviews.losses import LOSSES, InverseMultiquadric, MultiViewLoss, get_loss
 from manyviews.losses._distributed import all_gather
-from tests.helpers.distributed import on_ranks
+from tests.helpers.distributed import RankPool
+
+pytestmark = pytest.mark.distributed
 
 D = 8
 
@@ -69,9 +71,10 @@ def compute_all(rank: int, world: int) -> dict[str, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_compute_the_loss_and_gradients_of_one_process(world: int, tmp_path: Path) -> None:
+def test_ranks_compute_the_loss_and_gradients_of_one_process(world: int, two_ranks: RankPool) -> None:
     case = Case()
-    ranks = on_ranks(world, compute_all, tmp_path)
+    with nullcontext(two_ranks) if world == 2 else RankPool(world) as pool:
+        ranks = pool.run(compute_all)
     for label, make in case.losses().items():
         for masked in (False, True):
             key = f"{label}, masked={masked}"
@@ -126,8 +129,8 @@ def differing(rank: int, world: int) -> list[str]:
     return [*errors, get_message(lambda: broken(z))]
 
 
-def test_inputs_that_differ_between_ranks_are_an_error_not_a_hang(tmp_path: Path) -> None:
-    first, second = on_ranks(2, differing, tmp_path)
+def test_inputs_that_differ_between_ranks_are_an_error_not_a_hang(two_ranks: RankPool) -> None:
+    first, second = two_ranks.run(differing)
     for errors in (first, second):
         assert errors[0].startswith("the dtype of embeddings must be the same on all ranks, but rank ")
         assert errors[1].startswith("requires_grad must be the same")
@@ -150,8 +153,8 @@ def get_message(work: Callable[[], object]) -> str:
     return "no error"
 
 
-def test_unequal_batches_are_an_error_on_every_rank(tmp_path: Path) -> None:
-    first, second = on_ranks(2, unequal_batches, tmp_path)
+def test_unequal_batches_are_an_error_on_every_rank(two_ranks: RankPool) -> None:
+    first, second = two_ranks.run(unequal_batches)
     assert first == (
         "embeddings have shape (5, 3, 8) on rank 1 but (4, 3, 8) on rank 0: "
         "every rank must have the same number of instances (drop_last=True)"
@@ -159,8 +162,8 @@ def test_unequal_batches_are_an_error_on_every_rank(tmp_path: Path) -> None:
     assert "(4, 3, 8) on rank 0 but (5, 3, 8) on rank 1" in second
 
 
-def test_bad_input_on_one_rank_is_an_error_on_every_rank(tmp_path: Path) -> None:
-    first, second = on_ranks(2, nan_on_one_rank, tmp_path)
+def test_bad_input_on_one_rank_is_an_error_on_every_rank(two_ranks: RankPool) -> None:
+    first, second = two_ranks.run(nan_on_one_rank)
     assert first == "invalid input on rank 1 (see the error of that rank)"
     assert second.startswith("embeddings contain NaN, first at instance 2, view 1")
 
@@ -172,8 +175,8 @@ def bad_list_on_one_rank(rank: int, world: int) -> str:
     return get_message(lambda: get_loss("mv-dhel")(views))
 
 
-def test_bad_list_of_views_on_one_rank_is_an_error_on_every_rank(tmp_path: Path) -> None:
-    first, second = on_ranks(2, bad_list_on_one_rank, tmp_path)
+def test_bad_list_of_views_on_one_rank_is_an_error_on_every_rank(two_ranks: RankPool) -> None:
+    first, second = two_ranks.run(bad_list_on_one_rank)
     assert first == "invalid input on rank 1 (see the error of that rank)"
     assert second.startswith("views must have the same shape")
 
@@ -183,8 +186,8 @@ def local_only(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
     return get_loss("pvc", gather_distributed=False)(z), get_loss("pvc")(z)
 
 
-def test_without_gather_a_rank_uses_only_its_own_instances(tmp_path: Path) -> None:
-    results = on_ranks(2, local_only, tmp_path)
+def test_without_gather_a_rank_uses_only_its_own_instances(two_ranks: RankPool) -> None:
+    results = two_ranks.run(local_only)
     parts = [torch.randn(4, 3, D, generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
     for (local, together), part in zip(results, parts, strict=True):
         torch.testing.assert_close(local, get_loss("pvc")(part))
@@ -199,8 +202,8 @@ def gather_permuted(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
     return gathered.detach(), x.grad
 
 
-def test_gathered_gradients_are_summed_even_when_permuted(tmp_path: Path) -> None:
-    results = on_ranks(2, gather_permuted, tmp_path)
+def test_gathered_gradients_are_summed_even_when_permuted(two_ranks: RankPool) -> None:
+    results = two_ranks.run(gather_permuted)
     summed = (torch.arange(12.0) * 3).view(3, 4).T
     for rank, (gathered, gradient) in enumerate(results):
         torch.testing.assert_close(gathered, torch.arange(12.0).view(4, 3))

@@ -79,6 +79,7 @@ def test_nonfinite_embeddings_raise_unless_masked() -> None:
         assert torch.as_tensor(measure(z, mask)).isfinite().all()
 
 
+@pytest.mark.slow
 def test_counts_of_cosines_are_exact_beyond_float32() -> None:
     """One bin has more pairs than float32 can count."""
     z = torch.ones(18_000, 1, 2)

@@ -252,7 +252,7 @@ def test_nonfinite_input_raises(value: float) -> None:
         ),
         (lambda x, y: fit_regression_probe(x, y[:2]), "with n targets"),
         (lambda x, y: fit_linear_probe(x, y).accuracy(x, y + 2), "labels must be integers 0 to 3, got 2 to 5"),
-        (lambda x, y: sample_stratified(y, 0.0), "fraction must be in"),
+        (lambda x, y: sample_stratified(y, 0.0), r"fraction must be in \(0, 1\], got 0.0"),
     ],
 )
 def test_invalid_input_raises(call: object, message: str) -> None:

@@ -18,7 +18,10 @@ from manyviews.report import write_report
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 missing = [name for name, path in (("chromium", CHROMIUM), ("chromium-driver", DRIVER)) if path is None]
-pytestmark = pytest.mark.skipif(bool(missing), reason=f"needs Chromium: apt install {' '.join(missing)}")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(bool(missing), reason=f"needs Chromium: apt install {' '.join(missing)}"),
+]
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update",

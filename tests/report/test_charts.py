@@ -56,7 +56,10 @@ def test_runs_of_different_length_have_a_log_axis() -> None:
     assert alone is not None
     assert "step (log)" in together.svg
     assert "(log)" not in alone.svg
-    assert draw_line_chart("Loss", [Series("zero", 0, [0], [1]), long]) is not None
+    with_zero = draw_line_chart("Loss", [Series("zero", 0, [0], [1]), long])
+    assert with_zero is not None
+    assert "nan" not in with_zero.svg
+    assert "inf" not in with_zero.svg
 
 
 def test_runs_differ_without_colors() -> None:

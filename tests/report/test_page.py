@@ -21,9 +21,9 @@ from manyviews.report.sample import encode_sample
 from manyviews.report.summary import load_summaries
 from manyviews.runs import Run
 from manyviews.training import RECIPES, Config, get_recipe
+from tests.helpers.command_line import manyviews
 from tests.helpers.tiny_multimodal import MODAL, bundle
 from tests.helpers.tiny_run import folder_of_images, tiny_config
-from tests.test_cli import manyviews
 
 pytestmark = pytest.mark.usefixtures("quick_map")
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>'\"&`{{7*7}}"
@@ -83,6 +83,7 @@ def copy_run(run: Path, to: Path, **evaluation: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_report_is_one_file_that_fetches_nothing(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
     page = make_page(image_run, modal_run, to=tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text()
@@ -142,6 +143,7 @@ def test_report_is_deterministic(image_run: Path, modal_run: Path, tmp_path: Pat
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "other.html").read_bytes()
 
 
+@pytest.mark.slow
 def test_runs_on_the_same_data_share_thumbnails(image_run: Path, tmp_path: Path) -> None:
     one = write_report([image_run], tmp_path / "one.html", workers=0)
     assert 5 * one < 3e6
@@ -216,6 +218,7 @@ def test_map_of_unlabeled_images_has_no_legend(tmp_path: Path) -> None:
     assert "Not in metrics.csv: kNN" in page.find("curves")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("supervised", [False, True])
 def test_regression_targets_are_scored_and_colored_by_value(tmp_path: Path, supervised: bool) -> None:
     data = bundle(tmp_path / "bundle.npz", "quantities")

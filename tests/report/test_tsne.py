@@ -72,9 +72,16 @@ def test_identical_features_are_one_point() -> None:
     assert compute_tsne(torch.ones(12, 5)).eq(0).all()
 
 
-@pytest.mark.parametrize("features", [torch.zeros(3, 2), torch.zeros(9), torch.full((9, 2), torch.nan)])
-def test_too_few_instances_and_nan_are_refused(features: Tensor) -> None:
-    with pytest.raises(ValueError, match="t-SNE needs"):
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (torch.zeros(3, 2), r"features \(n, d\) of at least 4 instances, got shape \(3, 2\)"),
+        (torch.zeros(9), r"features \(n, d\) of at least 4 instances, got shape \(9,\)"),
+        (torch.full((9, 2), torch.nan), "finite features, got NaN or infinity"),
+    ],
+)
+def test_too_few_instances_and_nan_are_refused(features: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=f"t-SNE needs {message}"):
         compute_tsne(features)
 
 

@@ -35,7 +35,7 @@ from manyviews.reproduce.experiments import LEARNING_RATES
 from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.run_table import select_learning_rates
 from manyviews.reproduce.trials import Coordinates, run_trial
-from manyviews.training import RECIPES, ConfigError, TrainingInterrupted
+from manyviews.training import RECIPES, ConfigError, Trainer, TrainingInterrupted
 from tests.helpers.tiny_multimodal import bundle
 from tests.helpers.tiny_run import folder_of_images
 from tests.training.test_trainer import stop_after
@@ -175,6 +175,7 @@ def make_small_trials(count: int) -> list[Trial]:
     return make_grid("table1", options)
 
 
+@pytest.mark.slow
 def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,12 +240,22 @@ def test_options_of_another_launcher_raise(tmp_path: Path) -> None:
         TrialRunner(tmp_path, slurm={"slurm_partition": "gpu"})
 
 
-def test_time_estimate_scales_with_epochs() -> None:
+def test_time_estimate_is_the_time_of_a_step_times_the_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds_passed, step, timed = [0.0], Trainer.step, []
+
+    def take_half_a_second(self: Trainer, *batch: object) -> dict:
+        seconds_passed[0] += 0.5
+        timed.append(self.total_steps)
+        return step(self, *batch)
+
+    monkeypatch.setattr(Trainer, "step", take_half_a_second)
+    monkeypatch.setattr("time.perf_counter", lambda: seconds_passed[0])
     trials = make_small_trials(2)
-    seconds, _ = estimate_seconds(trials)
-    assert seconds[trials[0].name] == seconds[trials[1].name] > 0
     longer = dataclasses.replace(trials[0], config=dataclasses.replace(trials[0].config, epochs=500))
-    assert estimate_seconds([longer])[0][longer.name] > 20 * seconds[trials[0].name]
+    seconds, _ = estimate_seconds(trials)
+    assert seconds == {trial.name: 0.5 * timed[0] for trial in trials}  # seeds take equally long
+    assert len(timed) == 2
+    assert estimate_seconds([longer])[0][longer.name] == 500 / trials[0].config.epochs * seconds[trials[0].name]
 
 
 def test_time_estimate_reads_the_same_images_as_training(tmp_path: Path) -> None:
@@ -441,6 +452,7 @@ def test_learning_rate_is_selected_on_the_validation_split(tmp_path: Path) -> No
     assert [row[-1] for row in table.rows] == ["5e-05", "1e-05"]
 
 
+@pytest.mark.slow
 def test_multimodal_table_has_baselines_and_subsets(tmp_path: Path) -> None:
     data = bundle(tmp_path / "three.npz")
     options = ReproduceOptions(
@@ -509,6 +521,7 @@ def test_losses_are_selected_by_table_or_library_name() -> None:
     assert by_table == by_library != []
 
 
+@pytest.mark.slow
 def test_table_is_kept_if_every_trial_fails(tmp_path: Path) -> None:
     options = ReproduceOptions(scale="smoke", datasets=("nowhere",), views=(2,), losses=("mv-dhel",))
     precious = f"precious\nMade by `{options.format_command('table1')}`."
@@ -564,6 +577,7 @@ def test_table_written_meanwhile_by_another_process_is_kept(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["table1.md"]
 
 
+@pytest.mark.slow
 def test_smoke_tests_no_claims(tmp_path: Path) -> None:
     options = ReproduceOptions(scale="smoke", views=(2,))
     write_results(tmp_path / "runs", make_grid("table1", options), SCORES)

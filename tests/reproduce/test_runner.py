@@ -18,7 +18,7 @@ from tests.helpers.tiny_run import ENVIRONMENT, last_checkpoint
 from tests.reproduce.test_experiments import make_small_trials
 
 LONG = ("--views", "2", "--losses", "mv-dhel", "--max-instances", "64", "--epochs", "20000")
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="POSIX signals and locks")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="POSIX signals and locks")]
 
 
 def reproduce(output: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -82,6 +82,7 @@ def test_trials_checkpoint_on_signals(tmp_path: Path) -> None:
             process.communicate()
 
 
+@pytest.mark.distributed
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_trials_and_their_ranks_end_with_a_killed_reproduce(tmp_path: Path) -> None:
     """Two trials, one of them on two ranks."""

@@ -58,6 +58,7 @@ def test_samples_have_the_stated_distribution() -> None:
         assert (distance < 1e-12) == (points.noise == 0)
 
 
+@pytest.mark.slow
 def test_estimated_alignment_equals_a_direct_sum() -> None:
     points = CASES[-1]
     z = points.sample(2000, torch.Generator().manual_seed(3)).numpy()
@@ -81,6 +82,7 @@ def test_sampling_error_has_mean_zero_and_reduces_variance() -> None:
             assert errors.mean().abs() < 4 * errors.std() / 60**0.5
 
 
+@pytest.mark.slow
 def test_a_wrong_limit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     compute_alignment = theorem._compute_alignment
     with monkeypatch.context() as patch:
@@ -101,6 +103,7 @@ def test_energy_of_collapsed_points_equals_a_direct_sum() -> None:
     assert theorem._compute_expected_energy(points) == pytest.approx(energy, abs=0.05)
 
 
+@pytest.mark.slow
 def test_gaps_shrink_as_one_over_instances() -> None:
     table, claims, curves = measure_convergence(1024, 2**12)
     assert len(table.rows) == len(claims) == len(curves) == 8
@@ -111,6 +114,7 @@ def test_gaps_shrink_as_one_over_instances() -> None:
             assert theorem.fit_power_law(*zip(*points, strict=True)) == pytest.approx(-1, abs=0.15)
 
 
+@pytest.mark.slow
 def test_minimizers_align_and_spread() -> None:
     table, claims = optimize_free_points(400, ("mv-infonce", "mv-dhel"))
     assert [claim.verdict for claim in claims] == ["held", "held"]
@@ -119,6 +123,7 @@ def test_minimizers_align_and_spread() -> None:
     assert all(row[0] < 0.05 and row[2] < 0.05 for row in others)
 
 
+@pytest.mark.slow
 def test_principles_agree_with_the_papers_table() -> None:
     table, claims = make_principles_table()
     assert [claim.verdict for claim in claims] == ["held"] * 4

@@ -228,7 +228,7 @@ def test_overwrite_replaces_only_a_run(tmp_path: Path) -> None:
     assert Run.open(path).config.views == 3
     assert [p.name for p in path.parent.iterdir()] == ["run"]
 
-    with pytest.raises(ConfigError, match="cannot be the directory of a run"):
+    with pytest.raises(ConfigError, match=r"^\. cannot be the directory of a run: choose another --output"):
         check_output(Path(), overwrite=True)
     holiday = tmp_path / "holiday"
     holiday.mkdir()

@@ -23,8 +23,9 @@ from manyviews.training import (
 )
 from manyviews.training.run_directory import Extension
 from manyviews.utils import warmup_cosine_lr
+from tests.helpers.command_line import manyviews
 from tests.helpers.tiny_multimodal import MODAL, bundle
-from tests.helpers.tiny_run import assert_same_run, run_to_end, tiny_config
+from tests.helpers.tiny_run import assert_same_run, tiny_config
 from tests.training.test_trainer import stop_after
 
 PEAK = 0.5 * 16 / 256
@@ -47,11 +48,12 @@ def schedule(steps: int) -> list[float]:
     return [warmup_cosine_lr(step, steps, round(0.1 * steps), PEAK) for step in range(steps)]
 
 
+@pytest.mark.slow
 def test_extended_run_follows_the_schedule_of_the_new_total(tmp_path: Path) -> None:
     first = train(tiny_config(epochs=2, evaluate_at_end=True), output=tmp_path / "run", quiet=True)
     encoder, evaluation = first.encoder_path.read_bytes(), first.read_evaluation()
     plain = train(tiny_config(epochs=4), output=tmp_path / "plain", quiet=True)
-    output = run_to_end("--resume", first.path, "--epochs", 4)
+    output = manyviews("train", "--resume", str(first.path), "--epochs", "4").stderr
     assert "changing from 2 to 4 epochs: from step 10 on" in output
     assert "resuming at step 10" in output
     run = Run.open(first.path)
@@ -73,6 +75,7 @@ def test_extended_run_follows_the_schedule_of_the_new_total(tmp_path: Path) -> N
     assert (run.path / "metrics.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_killed_extended_run_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config(monitor_every=0, epochs=2)
     train_and_stop(monkeypatch, 7, config, output=tmp_path / "whole")
@@ -118,6 +121,7 @@ def test_epochs_can_be_reduced_to_those_trained(tmp_path: Path, monkeypatch: pyt
         Run.open(run.path)
 
 
+@pytest.mark.slow
 def test_init_loads_the_weights_of_another_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = train(tiny_config(epochs=1, seed=5), output=tmp_path / "first", quiet=True)
     config = tiny_config(epochs=2, init=tmp_path / "first", keep_checkpoints=100)
@@ -151,6 +155,7 @@ def assert_same_tensors(state: dict[str, Tensor], expected: dict[str, Tensor]) -
         assert torch.equal(state[name], value), name
 
 
+@pytest.mark.slow
 def test_unsuitable_initial_weights_raise_before_the_run_is_created(finished_run: Path, tmp_path: Path) -> None:
     names, others = ("text", "audio", "video"), ("video", "audio", "text")
     modal = replace(MODAL, data=bundle(tmp_path / "bundle.npz"), epochs=1)

@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from manyviews.api import train
 from manyviews.runs import Run
 from manyviews.training import Config
+from tests.helpers.command_line import manyviews
 from tests.helpers.tiny_run import (
     ENVIRONMENT,
     assert_same_run,
@@ -29,6 +31,8 @@ from tests.helpers.tiny_run import (
     tensors,
     tiny_config,
 )
+
+pytestmark = pytest.mark.slow
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="requires /proc")
@@ -56,6 +60,7 @@ def wait_for(process: subprocess.Popen[str], run: Path, steps: int) -> bool:
     return True
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(("workers", "ranks"), [(0, 1), (2, 1), (0, 2), (2, 2)])
 def test_killed_and_resumed_is_bit_identical_to_uninterrupted(workers: int, ranks: int, tmp_path: Path) -> None:
     config = tiny_config(num_workers=workers, epochs=8, checkpoint_every_steps=3)
@@ -64,7 +69,10 @@ def test_killed_and_resumed_is_bit_identical_to_uninterrupted(workers: int, rank
             num_workers=workers, epochs=8, checkpoint_every_steps=3, data=str(folder_of_images(tmp_path / "images"))
         )
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    run_to_end(*flags(config), "--output", whole, ranks=ranks)
+    if ranks == 1:
+        train(config, output=whole, quiet=True)
+    else:
+        run_to_end(*flags(config), "--output", whole, ranks=ranks)
 
     rng = random.Random(f"{workers} {ranks}")
     moments = sorted(rng.sample(range(1, 40), 2))
@@ -82,6 +90,7 @@ def test_killed_and_resumed_is_bit_identical_to_uninterrupted(workers: int, rank
     assert_same_run(whole, killed)
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize(("signum", "ranks"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 2)])
 def test_signal_saves_a_checkpoint_and_stops(signum: int, ranks: int, tmp_path: Path) -> None:
     """The workers that read files receive the signal, too."""
@@ -92,12 +101,15 @@ def test_signal_saves_a_checkpoint_and_stops(signum: int, ranks: int, tmp_path: 
     assert wait_for(process, run, 3), process.communicate(timeout=120)[0]
     kill(process, signum)
     output, _ = process.communicate(timeout=120)
+    step = steps_written(run)
+    assert f"stopped at step {step} of 2000; the last checkpoint is from step {step}. " in output
     assert f". Resume with: manyviews train --resume {run}" in output
     assert "Traceback" not in output.split("torch/distributed")[0]  # torchrun prints one
     assert process.returncode == 128 + signum if ranks == 1 else process.returncode != 0
     assert last_checkpoint(run)["step"] == steps_written(run)
 
 
+@pytest.mark.distributed
 def test_two_ranks_train_as_one(tmp_path: Path) -> None:
     """With 64 bits a full training agrees; with 32 bits rounding errors grow, so only the first steps are compared.
 
@@ -114,7 +126,7 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
         ),
     ):
         one, two = tmp_path / f"{name}-1", tmp_path / f"{name}-2"
-        run_to_end(*flags(config), "--output", one)
+        train(config, output=one, quiet=True)
         run_to_end(*flags(config), "--output", two, ranks=2)
         actual, expected = (tensors(last_checkpoint(run)["model"]) for run in (two, one))
         assert actual.keys() == expected.keys()
@@ -125,6 +137,7 @@ def test_two_ranks_train_as_one(tmp_path: Path) -> None:
                 )
 
 
+@pytest.mark.distributed
 def test_devices_starts_the_ranks(tmp_path: Path) -> None:
     output = run_to_end(*flags(tiny_config(epochs=1, devices=2, device="cpu")), "--output", tmp_path / "run")
     assert "2 ranks on cpu" in output
@@ -150,6 +163,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.distributed
 @needs_proc
 def test_started_ranks_end_with_rank_zero(tmp_path: Path) -> None:
     process = start(*flags(tiny_config(epochs=400, devices=2, device="cpu")), "--output", tmp_path / "run")
@@ -177,6 +191,7 @@ except ConnectionError as error:
 """
 
 
+@pytest.mark.distributed
 def test_rank_without_others_times_out() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -188,6 +203,7 @@ def test_rank_without_others_times_out() -> None:
     assert "the 2 ranks did not connect within 0:00:01" in done.stdout, done.stderr
 
 
+@pytest.mark.distributed
 @needs_proc
 def test_dead_rank_ends_the_run_with_an_error(tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -239,6 +255,7 @@ def start_patched(folder: Path, *arguments: object) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.distributed
 def test_evaluation_may_take_longer_than_the_collective_timeout(tmp_path: Path) -> None:
     config = tiny_config(epochs=1, devices=2, device="cpu", evaluate_at_end=True)
     process = start_patched(tmp_path, "train", *flags(config), "--output", tmp_path / "run")
@@ -337,6 +354,7 @@ def test_wandb_without_a_login_creates_no_run(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.distributed
 def test_config_error_on_two_ranks_is_printed_once(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     process = start(*flags(tiny_config()), "--output", tmp_path / "run", ranks=2)
@@ -346,19 +364,18 @@ def test_config_error_on_two_ranks_is_printed_once(tmp_path: Path) -> None:
 
 
 def test_train_command_prints_its_config_and_errors(tmp_path: Path) -> None:
-    output = run_to_end("--recipe", "cifar100", "--views", "3", "--loss", "pvc", "--print-config")
-    config = Config.from_yaml(output)
+    done = manyviews("train", "--recipe", "cifar100", "--views", "3", "--loss", "pvc", "--print-config")
+    config = Config.from_yaml(done.stdout)
     assert (config.views, config.loss, config.data, config.epochs) == (3, "pvc", "cifar100", 200)
     for arguments, message in (
         (["--recipe", "cifar"], "no recipe 'cifar': did you mean cifar10 or cifar100"),
         (["--loss", "mvdhel"], "'mvdhel': did you mean mv-dhel"),
         (["--veiws", "3"], "--views"),
         (["--views", "1"], "views must be >= 2, got 1"),
-        (["--resume", tmp_path], "is not a run directory"),
-        (["--resume", tmp_path, "--recipe", "cifar10"], "--resume cannot be combined with --recipe"),
+        (["--resume", str(tmp_path)], "is not a run directory"),
+        (["--resume", str(tmp_path), "--recipe", "cifar10"], "--resume cannot be combined with --recipe"),
     ):
-        process = start(*arguments)
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 2, output
-        assert message in output
-        assert "Traceback" not in output
+        done = manyviews("train", *arguments)
+        assert done.returncode == 2, done.stderr
+        assert message in done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr

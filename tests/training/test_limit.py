@@ -56,6 +56,7 @@ def test_sample_is_the_same_for_all_seeds_and_a_subset_of_a_larger_one(labeled: 
     assert limit_instances(sample, Config(max_instances=20)) is sample
 
 
+@pytest.mark.slow
 def test_training_evaluation_and_report_use_the_same_instances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(0, 256, (90, 8, 8, 3), dtype=np.uint8)
     np.savez(tmp_path / "ordered.npz", images=images, labels=np.repeat(np.arange(9), 10))

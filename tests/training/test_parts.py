@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from manyviews.training import (
     grad_cache_backward,
 )
 from manyviews.utils import warmup_cosine_lr
-from tests.helpers.distributed import on_ranks
+from tests.helpers.distributed import RankPool
 
 # optimizers
 
@@ -203,10 +204,13 @@ def step_on_ranks(rank: int, world: int) -> dict[str, torch.Tensor]:
     return tensors
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("world", [2, 4])
-def test_synchronized_batch_norm_trains_as_one_process(world: int, tmp_path: Path) -> None:
+def test_synchronized_batch_norm_trains_as_one_process(world: int, two_ranks: RankPool) -> None:
     expected = step(encoder(), batch())
-    for actual in on_ranks(world, step_on_ranks, tmp_path):
+    with nullcontext(two_ranks) if world == 2 else RankPool(world) as pool:
+        results = pool.run(step_on_ranks)
+    for actual in results:
         assert set(actual) == set(expected)
         for name, value in expected.items():
             torch.testing.assert_close(actual[name], value, rtol=1e-6, atol=1e-8, msg=lambda m, n=name: f"{n}: {m}")
@@ -217,9 +221,10 @@ def normalize_far_from_zero(rank: int, world: int) -> torch.Tensor:
     return CPUSyncBatchNorm(3)(x.chunk(world)[rank]).detach()
 
 
-def test_synchronized_batch_norm_is_accurate_far_from_zero(tmp_path: Path) -> None:
+@pytest.mark.distributed
+def test_synchronized_batch_norm_is_accurate_far_from_zero(two_ranks: RankPool) -> None:
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) + 1000
-    actual = torch.cat(on_ranks(2, normalize_far_from_zero, tmp_path))
+    actual = torch.cat(two_ranks.run(normalize_far_from_zero))
     torch.testing.assert_close(actual, nn.BatchNorm1d(3)(x).detach(), rtol=0, atol=2e-3)
 
 

@@ -69,7 +69,7 @@ def test_finished_run_has_all_files_and_its_encoder_loads(tmp_path: Path) -> Non
 
     scores = run.read_evaluation()["scores"]
     assert list(scores) == ["pixels", "untrained encoder", "trained encoder"]
-    assert all(0 <= score[kind] <= 1 for score in scores.values() for kind in ("knn", "linear"))
+    assert all(0.12 < score[kind] < 0.5 for score in scores.values() for kind in ("knn", "linear"))  # chance: 0.1
     assert run.read_evaluation()["test_instances"] == 1000
     assert (run.read_evaluation()["source"], run.read_evaluation()["manyviews"]) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
@@ -166,6 +166,7 @@ def test_monitoring_uses_the_workers_of_the_config(tmp_path: Path, monkeypatch: 
     assert num_workers == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -187,7 +188,8 @@ def test_stopped_training_resumes_bit_for_bit(changes: dict, tmp_path: Path, mon
     assert all(math.isfinite(row["loss"]) for row in whole.read_metrics())
     stop_after(monkeypatch, 7)
     with pytest.raises(
-        TrainingInterrupted, match=r"stopped at step 7 of \d+; .* from step 7\. Resume with: manyviews train"
+        TrainingInterrupted,
+        match=r"stopped at step 7 of \d+; the last checkpoint is from step 7\. Resume with: many",
     ):
         train(config, output=tmp_path / "stopped", quiet=True)
     monkeypatch.undo()
@@ -436,7 +438,9 @@ def test_signal_ends_the_wait_for_disk_space(
     with monkeypatch.context() as patch:
         fill_disk_at_the_end(patch, lambda: signal.raise_signal(signum))
         try:
-            with pytest.raises(TrainingInterrupted, match=r"disk was full: .* from step 14\. Resume with") as stopped:
+            with pytest.raises(
+                TrainingInterrupted, match=r"disk was full: .*; the last checkpoint is from step 14\. Resume with"
+            ) as stopped:
                 train(tiny_config(), output=tmp_path / "run", quiet=True)
         finally:
             limit_file_size(-1)
@@ -481,7 +485,7 @@ def test_resume_with_fields_that_affect_the_result_raises(tmp_path: Path) -> Non
     run = train(tiny_config(epochs=1), output=tmp_path / "run", quiet=True)
     with pytest.raises(ConfigError, match=r"changed fields: views 3 -> 4, temperature 0\.5 -> 0\.1"):
         train(tiny_config(epochs=1, views=4, temperature=0.1), resume=run.path, quiet=True)
-    with pytest.raises(ConfigError, match="--resume cannot be combined with --output"):
+    with pytest.raises(ConfigError, match="--resume cannot be combined with --output or --overwrite"):
         train(resume=run.path, output=tmp_path / "other")
     before = run.read_metrics()
     train(
@@ -490,13 +494,14 @@ def test_resume_with_fields_that_affect_the_result_raises(tmp_path: Path) -> Non
     assert run.read_metrics() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("seed: 0", "seed: 1", "checkpoint has different seed"),
         ("epochs: 3", "epochs: 1", "checkpoint has different epochs"),
         ("width_mult: 0.125", "width_mult: 0.25", "checkpoint has different width_mult"),
-        ("data: photos", "data: digits", "different instances"),
+        ("data: photos", "data: digits", "checkpoint has different instances"),
         ("num_workers: 0", "num_workers: 1", None),
     ],
 )
@@ -532,7 +537,7 @@ def test_changed_images_are_detected_and_corrupt_ones_replaced(tmp_path: Path, m
     assert len(run.read_metrics()) == 2
     (run.path / "encoder.safetensors").unlink()
     next(folder.rglob("001.png")).unlink()
-    with pytest.raises(ConfigError, match="different instances"):
+    with pytest.raises(ConfigError, match="checkpoint has different instances"):
         train(resume=run.path, quiet=True)
 
 
@@ -691,9 +696,9 @@ def test_unlabeled_folder_trains_without_knn(tmp_path: Path, capsys: pytest.Capt
     run = train(config, output=tmp_path / "run")
     assert run.config.image_size == 22  # heights from 20 to 24
     assert "knn" not in run.read_metrics()[-1]
-    assert run.read_metrics()[-1]["rank"] > 0
+    assert run.read_metrics()[-1]["rank"] == 16
     assert run.read_evaluation()["scores"] is None
-    assert run.read_evaluation()["geometry"]["z"]["rank"] > 0
+    assert run.read_evaluation()["geometry"]["z"]["rank"] == 16
     assert "images has no labels: no kNN and no linear probe" in capsys.readouterr().err
 
 
@@ -731,6 +736,7 @@ def test_monitored_metrics_detect_a_collapsed_model() -> None:
     assert model.training
 
 
+@pytest.mark.slow
 def test_no_tensor_of_a_step_is_larger_than_the_views(tmp_path: Path) -> None:
     """The similarity matrix of 1024 x 4 embeddings would have 17 million elements, more than all pixels."""
     config = tiny_config(max_instances=1024, monitor_size=0, batch_size=1024, views=4, image_size=32, loss="mv-infonce")

@@ -131,11 +131,11 @@ def test_multi_crop_view_indices_continue_between_groups() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, r"size .* must be an integer >= 1"),
-        ({"size": 8, "jitter_strength": -1}, "jitter_strength must be in"),
+        ({"size": 0}, r"size \(height and width of a view\) must be an integer >= 1, got 0"),
+        ({"size": 8, "jitter_strength": -1}, r"jitter_strength must be in \[0, 2.5\] .*, got -1"),
         ({"size": 8, "blur_prob": 1.5}, r"blur_prob must be in \[0, 1\], got 1.5"),
-        ({"size": 8, "crop_scale": (0.5, 0.1)}, "crop_scale must be"),
-        ({"size": 8, "aspect_ratio": (0.0, 1.0)}, "aspect_ratio must be"),
+        ({"size": 8, "crop_scale": (0.5, 0.1)}, r"crop_scale must be 0 < low <= high <= 1, got \(0.5, 0.1\)"),
+        ({"size": 8, "aspect_ratio": (0.0, 1.0)}, r"aspect_ratio must be 0 < low <= high, got \(0.0, 1.0\)"),
         ({"size": 1, "blur_prob": 0.5}, "blur_prob > 0 needs a larger size than 1"),
     ],
 )
