@@ -146,7 +146,7 @@ def rankme(z: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def _compute_recall(z: Tensor, mask: Tensor | None) -> float:
-    return compute_retrieval(z[:, 0], z[:, 1], [1], None if mask is None else mask[:, :2].all(1))["recall_at_1"]
+    return compute_retrieval(z[:, 0], z[:, 1], [1], None if mask is None else mask[:, :2].all(1))["recall@1"]
 
 
 GEOMETRY_METRICS: dict[str, Callable[[Tensor, Tensor | None], Tensor | float]] = {

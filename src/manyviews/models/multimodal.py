@@ -132,7 +132,8 @@ class MultimodalEncoder(nn.Module):
         is_list = isinstance(views, (list, tuple))
         if not is_list or len(views) != len(self.names) + 2 or not all(isinstance(part, Tensor) for part in views):
             got = f"[{', '.join(type(part).__name__ for part in views)}]" if is_list else describe_type(views)
-            parts = f"the features of {', '.join(self.names)}, lengths and mask (B, {len(self.names)})"
+            shape = f"(B, {len(self.names)})"
+            parts = f"the features of {', '.join(self.names)}, lengths {shape} and mask {shape}"
             hint = "use ModalityLoader(split, encoder.names).load_batch(index)"
             raise ValueError(f"a batch must be a list of {parts}, got {got}: {hint}")
         *features, lengths, mask = views

@@ -304,7 +304,7 @@ BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         "num_nodes", "cpu_threads", "knn_k", "log_every", "keep_checkpoints",
     )),
     "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
-    "> 0": (lambda value: 0 < value < _MAX, ("temperature", "learning_rate")),
+    "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate")),
     "in [0, 1)": (lambda value: 0 <= value < 1, ("missing_rate", "dropout", "momentum")),
     "in [0, 1]": (lambda value: 0 <= value <= 1, ("warmup_fraction",)),
 }  # fmt: skip

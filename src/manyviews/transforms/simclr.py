@@ -57,8 +57,9 @@ class SimCLRTransform:
             value = getattr(self, name)
             if not isinstance(value, tuple | list) or len(value) != 2:
                 raise ValueError(f"{name} must be two numbers (min, max), got {value!r}")
-        if not 0 <= self.jitter_strength <= 2.5:  # half the hue circle
-            raise ValueError(f"jitter_strength must be in [0, 2.5], got {self.jitter_strength}")
+        if not 0 <= self.jitter_strength <= 2.5:
+            limits = "in [0, 2.5] (2.5 is half the hue circle)"
+            raise ValueError(f"jitter_strength must be {limits}, got {self.jitter_strength}")
         for name in ("blur_prob", "hflip_prob", "jitter_prob", "grayscale_prob"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")

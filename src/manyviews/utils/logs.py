@@ -43,7 +43,7 @@ class ConsoleHandler(logging.Handler):
         """Print a line."""
         if getattr(record, "target", "console") != "console":
             return
-        text = _get_text(record)
+        text = record.getMessage()
         if record.levelno >= logging.WARNING:
             text = f"{self.prefix}warning: {text}"
             if STDERR.isatty() and "NO_COLOR" not in os.environ:
@@ -68,7 +68,7 @@ class LogFileHandler(logging.Handler):
         """Write a line with time, level and text."""
         if getattr(record, "target", "file") == "file":
             time = datetime.fromtimestamp(record.created).astimezone().isoformat(sep=" ", timespec="seconds")
-            self.lines.append(f"{time}  {record.levelname:<8}  {_get_text(record)}\n")
+            self.lines.append(f"{time}  {record.levelname:<8}  {record.getMessage()}\n")
             self._write()
 
     def _write(self) -> None:
@@ -90,11 +90,13 @@ class _RootHandler(logging.Handler):
             logging.root.handle(record)
 
 
-def _get_text(record: logging.LogRecord) -> str:
+def _simplify(record: logging.LogRecord) -> bool:
+    """Reduce a record to one line of printable text, so that every handler can write it; a filter of loggers."""
     text = record.getMessage()
     if record.name == "py.warnings" and (match := _PYTHON_WARNING.fullmatch(text)):
         text = match["text"]
-    return escape_control_characters(text)
+    record.msg, record.args = escape_control_characters(text), ()
+    return True
 
 
 @contextmanager
@@ -103,20 +105,21 @@ def handle_logs(*handlers: logging.Handler) -> Iterator[None]:
     if handlers and logger.propagate:
         handlers = (*handlers, _RootHandler(logger.level))
     consoles = _list_consoles()
-    loggers = [(log, log.level, log.propagate) for log in (logger, logging.getLogger("py.warnings"))]
+    loggers = [logger, logging.getLogger("py.warnings")]
+    states = [(log.level, log.propagate, log.filters.copy()) for log in loggers]
     show = warnings.showwarning
     logging.captureWarnings(True)
     is_captured_before = warnings.showwarning is show
     try:
-        for log, _, _ in loggers:
+        for log in loggers:
             log.setLevel(logging.INFO)
             log.propagate = False
+            log.addFilter(_simplify)
             _replace_handlers(log, consoles, handlers)
         yield
     finally:
-        for log, level, propagate in loggers:
+        for log, (level, log.propagate, log.filters) in zip(loggers, states, strict=True):
             log.setLevel(level)
-            log.propagate = propagate
             _replace_handlers(log, handlers, consoles)
         if not is_captured_before:
             logging.captureWarnings(False)
