@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from manyviews.evaluation import load_evaluation
 from manyviews.runs import Run
 from manyviews.training import Config
 from tests.helpers.tiny_run import (
@@ -245,7 +246,7 @@ def test_evaluation_may_take_longer_than_the_collective_timeout(tmp_path: Path) 
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     assert output.count("is finished") == 1
-    assert Run.open(tmp_path / "run").read_evaluation() is not None
+    assert load_evaluation(tmp_path / "run") is not None
 
 
 @needs_proc

@@ -87,5 +87,6 @@ def _compute_geometry(embedder: Embedder, subset: Subset, config: Config, num_wo
     index = subset.index[draw_permutation(len(subset.index), config.seed, EVAL_EPOCH)[:MAX_GEOMETRY_INSTANCES]]
     transform, images = build_transform(config), subset.split.images
     h, z = embed_views(embedder, images, index, transform, config.views, config.seed, num_workers)
-    overall = [(Geometry(**compute_geometry(x)),) for x in (h, z)]
+    both = [compute_geometry(x) for x in (h, z)]
+    overall = [(Geometry(**fields | {"spectrum": tuple(fields["spectrum"])}),) for fields in both]
     return GeometryResult(len(index), config.views, *overall)
