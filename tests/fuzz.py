@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import dataclasses
 import gzip
 import hashlib
@@ -46,7 +47,8 @@ from manyviews.cli.train_command import show_run
 from manyviews.data import DatasetError, load_dataset, read_image
 from manyviews.data.cifar import CIFAR_SPECS
 from manyviews.models import EncoderConfig, EncoderError, MultimodalEncoder, get_encoder, serialize_module
-from manyviews.report.section import drop_invalid_evaluation, make_evaluation_tables
+from manyviews.report.comparison import make_comparison_table
+from manyviews.report.section import make_evaluation_tables
 from manyviews.report.summary import load_summaries
 from manyviews.reproduce.trials import _read_result
 from manyviews.runs import Run, load_encoder
@@ -211,7 +213,7 @@ def _replace_value(tree: object, rng: random.Random) -> None:
             if isinstance(tree, dict) and rng.random() < 0.2:
                 del tree[key]
             else:
-                tree[key] = rng.choice(ODD_VALUES)
+                tree[key] = copy.deepcopy(rng.choice(ODD_VALUES))
             return
         tree = child
 
@@ -505,8 +507,9 @@ def resume_checkpoint(folder: Path, name: str) -> None:
 
 
 def make_report(folder: Path, _: str) -> None:
-    for summary in load_summaries([folder]):
-        make_evaluation_tables(drop_invalid_evaluation(summary))
+    (summary,) = load_summaries([folder])
+    make_evaluation_tables(summary.evaluation)
+    make_comparison_table([summary])
 
 
 def read_run_metrics(folder: Path, name: str) -> None:

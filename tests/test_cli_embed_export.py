@@ -20,6 +20,7 @@ from manyviews.cli.export_command import export_command
 from manyviews.cli.search_command import search_command
 from manyviews.evaluation import EvaluationConfig
 from tests.helpers.command_line import manyviews
+from tests.helpers.terminal import parse_tables
 from tests.helpers.tiny_run import folder_of_images
 
 
@@ -30,9 +31,9 @@ def test_evaluate_prints_tables_and_writes_a_json_file(
     folder = folder_of_images(tmp_path / "images", count=60)
     evaluate_command(run, EvaluationConfig(label_fractions=(0.25,), num_workers=0), str(folder))
     output = capsys.readouterr().out
-    assert "images: 12 held-out instances, 48 labels; lbfgs probe" in output
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
-    cells = {row[0]: row[1:] for row in rows}
+    assert "images: 12 held-out instances, 48 labels; lbfgs probe; few labels sampled 3 times.\n" in output
+    cells = parse_tables(output)
+    assert len(cells["trained encoder"]) == 3
     assert all(cell.count("%") == 1 for cell in cells["trained encoder"])
     assert "12 labels" in output
     assert "kNN (k = 1)" in output  # a tenth of 16 a class
@@ -43,8 +44,10 @@ def test_evaluate_prints_tables_and_writes_a_json_file(
     plain = folder_of_images(tmp_path / "plain", count=8, labelled=False)
     evaluate_command(run, EvaluationConfig(num_workers=0), str(plain))
     output = capsys.readouterr().out
-    assert output.startswith("plain has no labels: no kNN and no linear probe\n3 views of 8 train instances")
-    assert "alignment" in output
+    assert output.startswith("plain has no labels: no kNN and no linear probe\nGeometry")
+    assert "\n3 views of 8 train instances.\n" in output
+    assert len(parse_tables(output)["alignment"]) == 3
+    assert "Evaluation" not in output
 
 
 def test_embed_prints_and_counts_skipped_files(

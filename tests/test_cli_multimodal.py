@@ -21,6 +21,7 @@ from manyviews.loading import ModalityLoader, embed_multimodal
 from manyviews.models import EncoderError
 from manyviews.runs import Run
 from tests.helpers.command_line import manyviews
+from tests.helpers.terminal import parse_tables
 from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
 
 
@@ -35,12 +36,6 @@ def run(data: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(config, output=tmp_path_factory.mktemp("runs") / "run", quiet=True)
 
 
-def parse_tables(output: str) -> dict[str, list[str]]:
-    """Return the rows of all tables by their first cell."""
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
-    return {row[0]: row[1:] for row in rows}
-
-
 def test_finished_run_shows_scores_and_subsets(run: Run, capsys: pytest.CaptureFixture) -> None:
     show_run(run)
     rows = parse_tables(capsys.readouterr().out)
@@ -52,9 +47,10 @@ def test_finished_run_shows_scores_and_subsets(run: Run, capsys: pytest.CaptureF
 def test_evaluate_shows_every_table_without_dropped_modalities(run: Run, capsys: pytest.CaptureFixture) -> None:
     evaluate_command(run.path, EvaluationConfig(label_fractions=(), drop_modalities=("audio",)))
     output = capsys.readouterr().out
-    assert output.startswith("three: 40 test instances without audio, 80 labels; lbfgs probe\n")
+    assert "\nthree: 40 test instances without audio, 80 labels; lbfgs probe.\n" in output
     rows = parse_tables(output)
-    assert "recall at 1 / 5 / 10 (%)" in output
+    assert "\nRecall at 1 (below: at 5 and 10) among 40 instances; chance level 2.5%. Rows query columns.\n" in output
+    assert rows["from \\ to"] == ["text", "video"]
     assert "text and video" in rows
     assert "audio" not in rows
     assert output.splitlines()[-1] == f"written to {run.path / 'evaluation-without-audio.json'}"

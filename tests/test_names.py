@@ -20,6 +20,7 @@ from PIL import Image
 import manyviews as mv
 import manyviews.cli
 from manyviews.cli.app import run_command
+from manyviews.evaluation import load_evaluation
 from manyviews.utils import decode_file_name, encode_file_name, escape_control_characters, escape_surrogates
 from tests.helpers.tiny_multimodal import MODAL, bundle
 from tests.helpers.tiny_run import flags, tiny_config
@@ -103,7 +104,7 @@ def test_a_run_finds_its_data_and_resumes(run: Path, root: Path, tmp_path: Path,
     assert not RAW.search(log)
     output = call(capfd, "evaluate", again)
     assert f"data{SHOWN}: " in output
-    assert mv.Run.open(again).read_evaluation()["data"] == escape_surrogates(f"data{ODD}")
+    assert load_evaluation(again).data == escape_surrogates(f"data{ODD}")
     call(capfd, "train", "--resume", again, "--help")  # the help shows the path of the data as a default
 
 
@@ -200,8 +201,7 @@ def test_a_multimodal_file_with_an_odd_name_can_be_used(tmp_path: Path, capfd: p
 def test_an_untrusted_evaluation_is_printed_escaped(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     untrusted = Path(shutil.copytree(run, tmp_path / "untrusted"))
     evaluation = json.loads((untrusted / "evaluation.json").read_text())
-    evaluation["data"], evaluation["notes"] = ODD, [ODD]
-    evaluation["scores"][ODD] = evaluation["scores"]["trained encoder"]
+    evaluation["data"], evaluation["caveats"], evaluation["better_baselines"] = ODD, [ODD], [ODD]
     (untrusted / "evaluation.json").write_text(json.dumps(evaluation))
     assert call(capfd, "train", "--resume", untrusted).count(SHOWN) >= 3
     call(capfd, "report", untrusted, "-o", tmp_path / "r.html", "--num-workers", 0)

@@ -12,9 +12,17 @@ from safetensors.torch import load_file, save_file
 
 import manyviews as mv
 from manyviews.api import train
-from manyviews.cli.evaluate_command import show_scores
-from manyviews.evaluation import EvaluationConfig, evaluate, get_evaluation_filename
+from manyviews.evaluation import (
+    EvaluationConfig,
+    EvaluationResult,
+    Score,
+    evaluate,
+    get_evaluation_filename,
+    list_tables,
+    load_evaluation,
+)
 from manyviews.evaluation.baselines import find_better_baselines
+from manyviews.evaluation.evaluation_result import FewLabelScore, ProbeDescription
 from manyviews.metrics import (
     fit_linear_probe,
     knn_classify,
@@ -45,36 +53,37 @@ def run(finished_run: Path, tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_scores_equal_the_metric_functions(run: Path) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.02,)))
-    assert json.loads((run / "evaluation.json").read_text()) == result == Run.open(run).read_evaluation()
-    assert (result["data"], result["split"], result["held_out"]) == ("photos", "test", False)
-    assert (result["train_instances"], result["test_instances"]) == (2500, 1000)
-    assert list(result["scores"]) == ["pixels", "untrained encoder", "trained encoder"]
+    assert (run / "evaluation.json").read_text() == result.to_json()
+    assert load_evaluation(run) == load_evaluation(Run.open(run)) == result
+    assert (result.data, result.split, result.tested_on_train_holdout) == ("photos", "test", False)
+    assert (result.train_instances, result.test_instances) == (2500, 1000)
+    assert list(result.scores) == ["pixels", "untrained", "trained"]
 
     photos = mv.load_dataset("photos")
     encoder = mv.load_encoder(run)
     h, queries = encoder(photos["train"].images), encoder(photos["test"].images)
     labels, test_labels = photos["train"].labels, photos["test"].labels
-    score = result["scores"]["trained encoder"]
-    assert [scores["knn_k"] for scores in result["scores"].values()] == [25, 25, 25]  # a tenth of 250 per class
-    assert score["knn"] == (knn_classify(h, labels, queries) == test_labels).double().mean().item()
-    assert score["linear"] == pytest.approx(
+    score = result.scores["trained"]
+    assert [scores.knn_k for scores in result.scores.values()] == [25, 25, 25]  # a tenth of 250 per class
+    assert score.knn == (knn_classify(h, labels, queries) == test_labels).double().mean().item()
+    assert score.linear == pytest.approx(
         fit_linear_probe(h, labels, num_classes=10).accuracy(queries, test_labels), abs=0.003
     )
     few = [sample_stratified(labels, 0.02, seed) for seed in range(3)]
     probes = [fit_linear_probe(h[index], labels[index], num_classes=10).accuracy(queries, test_labels) for index in few]
-    assert score["few"] == {"0.02": {"labels": 50, "linear": pytest.approx(probes, abs=0.003)}}
+    assert score.few_label == {"0.02": FewLabelScore(50, pytest.approx(probes, abs=0.003))}
     pixels = (
         center_crop_batch(photos["train"].images, 16).flatten(1),
         center_crop_batch(photos["test"].images, 16).flatten(1),
     )
     preds = knn_classify(pixels[0], labels, pixels[1])
-    assert result["scores"]["pixels"]["knn"] == (preds == test_labels).double().mean().item()
+    assert result.scores["pixels"].knn == (preds == test_labels).double().mean().item()
 
 
 @pytest.mark.slow
 def test_knn_k_comes_from_the_config_then_the_run_then_the_default(run: Path, tmp_path: Path) -> None:
     def get_k(eval_config: EvaluationConfig, data: str | Path | None = None) -> int:
-        return evaluate(run, config=eval_config, data=data)["scores"]["trained encoder"]["knn_k"]
+        return evaluate(run, config=eval_config, data=data).scores["trained"].knn_k
 
     few = EvaluationConfig(label_fractions=(), baselines=False)
     config = run / "config.yaml"
@@ -88,35 +97,37 @@ def test_knn_k_comes_from_the_config_then_the_run_then_the_default(run: Path, tm
 @pytest.mark.slow
 def test_better_baselines_are_reported(run: Path, capsys: pytest.CaptureFixture) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.1,)))
-    pixels, trained = (result["scores"][name] for name in ("pixels", "trained encoder"))
-    assert pixels["linear"] > trained["linear"]  # it was trained on 80 photos
-    (line,) = [line for line in result["better_baselines"] if "worse than pixels" in line]
+    pixels, trained = (result.scores[name] for name in ("pixels", "trained"))
+    assert pixels.linear > trained.linear  # it was trained on 80 photos
+    (line,) = [line for line in result.better_baselines if "worse than pixels" in line]
     expected = (
-        f"the trained encoder is worse than pixels: linear probe {trained['linear']:.1%} against {pixels['linear']:.1%}"
+        f"the trained encoder is worse than pixels: linear probe {trained.linear:.1%} against {pixels.linear:.1%}"
     )
     assert line.startswith(expected)
     assert line.endswith(" on 1,000 instances")
-    show_scores(result)
+    for table in list_tables(result):
+        table.print()
     output = capsys.readouterr().out
-    assert f"note: {line}\n" in output
+    assert f"Note: {line}.\n" in output
     assert "kNN (k = 25)" in output
-    assert "photos: 1,000 test instances, 2,500 labels; lbfgs probe; few labels sampled 3 times\n" in output
-    equal = {"pixels": {"linear": 0.1, "knn": 0.9}, "trained encoder": {"linear": 0.1, "knn": 0.9}}
-    assert find_better_baselines({"scores": equal, "test_instances": 9}) == []
+    assert "photos: 1,000 test instances, 2,500 labels; lbfgs probe; few labels sampled 3 times.\n" in output
+    equal = {"pixels": Score(knn=0.9, linear=0.1), "trained": Score(knn=0.9, linear=0.1)}
+    assert find_better_baselines(EvaluationResult("0", "a", "a", "test", scores=equal, test_instances=9)) == ()
 
 
 def test_geometry_uses_training_views(run: Path) -> None:
     opened = Run.open(run)
-    geometry = evaluate(opened, config=EvaluationConfig(label_fractions=(), baselines=False))["geometry"]
-    assert (geometry["instances"], geometry["views"]) == (1000, 3)
+    geometry = evaluate(opened, config=EvaluationConfig(label_fractions=(), baselines=False)).geometry
+    assert (geometry.instances, geometry.views) == (1000, 3)
     index = torch.arange(1000)
     images = mv.load_dataset("photos")["test"].images
     views = build_transform(opened.config)(images, views=3, seed=0, epoch=2**31 - 1, index=index)
     h, z = opened.load_model()(views)
-    assert geometry["z"]["wasserstein"] == pytest.approx(wasserstein_uniformity(z).item(), abs=1e-4)
-    assert geometry["h"]["rankme"] == pytest.approx(rankme(h).item(), rel=1e-4)
-    assert geometry["z"]["spectrum"] == pytest.approx(spectrum(z).tolist(), abs=1e-5)
-    assert (geometry["h"]["dimensions"], geometry["z"]["dimensions"]) == (64, 16)
+    (of_h,), (of_z,) = geometry.h, geometry.z
+    assert of_z.wasserstein == pytest.approx(wasserstein_uniformity(z).item(), abs=1e-4)
+    assert of_h.rankme == pytest.approx(rankme(h).item(), rel=1e-4)
+    assert of_z.spectrum == pytest.approx(spectrum(z).tolist(), abs=1e-5)
+    assert (of_h.dimensions, of_z.dimensions) == (64, 16)
 
 
 @pytest.mark.slow
@@ -124,32 +135,30 @@ def test_transfer_without_a_test_set_evaluates_on_a_held_out_fifth(run: Path, tm
     own_result = evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False))
     folder = folder_of_images(tmp_path / "other pictures", count=40)
     result = evaluate(run, data=folder, config=EvaluationConfig(label_fractions=(0.5,), baselines=False, num_workers=0))
-    assert (result["split"], result["held_out"]) == ("train", True)
-    assert (result["train_instances"], result["test_instances"]) == (32, 8)
-    assert list(result["scores"]) == ["trained encoder"]
-    assert result["geometry"]["instances"] == 40
+    assert (result.split, result.tested_on_train_holdout) == ("train", True)
+    assert (result.train_instances, result.test_instances) == (32, 8)
+    assert list(result.scores) == ["trained"]
+    assert result.geometry.instances == 40
     (file,) = run.glob("evaluation-other-pictures-*.json")
-    assert json.loads(file.read_text()) == result
-    assert result["source"] == str(folder)
-    assert Run.open(run).read_evaluation() == own_result
+    assert EvaluationResult.from_json(file.read_text()) == result
+    assert result.dataset_path == str(folder)
+    assert load_evaluation(run) == own_result
     (folder / "a" / "000.png").write_bytes(b"")
     with pytest.warns(UserWarning, match="1 file of"):
-        assert (
-            evaluate(run, data=folder, config=EvaluationConfig(label_fractions=(), num_workers=0))["train_instances"]
-            == 32
-        )
+        again = evaluate(run, data=folder, config=EvaluationConfig(label_fractions=(), num_workers=0))
+    assert again.train_instances == 32
 
 
 def test_without_labels_only_geometry_is_computed(run: Path, tmp_path: Path) -> None:
     folder = folder_of_images(tmp_path / "images", count=20, labelled=False)
     result = evaluate(run, data=folder)
-    assert result["scores"] is None
-    assert result["why"] == "images has no labels: no kNN and no linear probe"
-    assert result["geometry"]["instances"] == 20
+    assert result.scores == {}
+    assert result.skipped_reason == "images has no labels: no kNN and no linear probe"
+    assert result.geometry.instances == 20
     images = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
     labels = np.arange(10) % 2
     np.savez(tmp_path / "half.npz", x_train=images, y_train=labels, x_test=images)
-    assert evaluate(run, data=tmp_path / "half.npz")["why"].startswith("half has no labels in its test set")
+    assert evaluate(run, data=tmp_path / "half.npz").skipped_reason.startswith("half has no labels in its test set")
 
 
 def test_images_with_regression_targets_have_no_class_scores(tmp_path: Path) -> None:
@@ -160,7 +169,7 @@ def test_images_with_regression_targets_have_no_class_scores(tmp_path: Path) -> 
     )
     run = train(config, output=tmp_path / "run", quiet=True)
     assert "knn" not in run.read_metrics()[-1]
-    assert run.read_evaluation()["why"] == (
+    assert load_evaluation(run).skipped_reason == (
         "the labels of ages are regression targets, not classes: no kNN and no linear probe"
     )
     with pytest.raises(ConfigError, match="supcon requires class labels, ages has none"):
@@ -185,12 +194,12 @@ def test_sgd_probe_has_the_papers_settings(run: Path) -> None:
     once = evaluate(
         run, config=EvaluationConfig(probe_solver="sgd", probe_epochs=2, label_fractions=(), baselines=False)
     )
-    assert once["probe"] == {"method": "sgd", "augment": False, "learning_rate": 0.1, "epochs": 2}
+    assert once.probe == ProbeDescription("sgd", learning_rate=0.1, epochs=2, augment=False)
     encoder, split = mv.load_encoder(run), mv.load_dataset("photos")
     h, labels = encoder(split["train"].images), split["train"].labels
     probe = fit_linear_probe(h, labels, num_classes=10, solver="sgd", epochs=2)
     accuracy = probe.accuracy(encoder(split["test"].images), split["test"].labels)
-    assert once["scores"]["trained encoder"]["linear"] == pytest.approx(accuracy, abs=0.003)
+    assert once.scores["trained"].linear == pytest.approx(accuracy, abs=0.003)
 
     again = evaluate(
         run,
@@ -198,9 +207,9 @@ def test_sgd_probe_has_the_papers_settings(run: Path) -> None:
             probe_solver="sgd", probe_epochs=2, probe_augment=True, label_fractions=(), baselines=False
         ),
     )
-    assert again["scores"]["trained encoder"]["knn"] == once["scores"]["trained encoder"]["knn"]
-    assert again["scores"]["trained encoder"]["linear"] != once["scores"]["trained encoder"]["linear"]
-    assert min(result["scores"]["trained encoder"]["linear"] for result in (once, again)) > 0.12
+    assert again.scores["trained"].knn == once.scores["trained"].knn
+    assert again.scores["trained"].linear != once.scores["trained"].linear
+    assert min(result.scores["trained"].linear for result in (once, again)) > 0.12
 
 
 @pytest.mark.parametrize(
@@ -283,15 +292,15 @@ def test_caveats_are_noted(run: Path, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
     eval_config = EvaluationConfig(baselines=False)
     np.savez(tmp_path / "odd.npz", x_train=images, y_train=np.zeros(20, int), x_test=images, y_test=np.arange(20) % 3)
-    unknown, single = evaluate(run, data=tmp_path / "odd.npz", config=eval_config)["notes"]
+    unknown, single = evaluate(run, data=tmp_path / "odd.npz", config=eval_config).caveats
     assert unknown == "2 test classes are not in the training set and cannot be predicted: 1, 2"
     assert single.startswith("all training instances have the same class")
     np.savez(tmp_path / "tiny.npz", x=images[:9], y=np.arange(9) % 2)
     tiny = evaluate(run, data=tmp_path / "tiny.npz", config=eval_config)
-    assert tiny["why"] == "tiny has 9 labeled instances: too few for kNN and a linear probe"
-    assert tiny["geometry"]["instances"] == 9
+    assert tiny.skipped_reason == "tiny has 9 labeled instances: too few for kNN and a linear probe"
+    assert tiny.geometry.instances == 9
     np.savez(tmp_path / "small.npz", x=images[:10], y=np.arange(10) % 2)
-    assert evaluate(run, data=tmp_path / "small.npz", config=eval_config)["notes"] == []
+    assert evaluate(run, data=tmp_path / "small.npz", config=eval_config).caveats == ()
 
 
 def test_folders_of_the_same_name_have_different_files(tmp_path: Path) -> None:

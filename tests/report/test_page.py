@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from manyviews.report.tables import make_comparison_table
 
 from manyviews.api import train
 from manyviews.cli.report_command import report_command
 from manyviews.data import load_dataset
 from manyviews.report import write_report
+from manyviews.report.comparison import make_comparison_table
 from manyviews.report.curves import draw_metric_charts
 from manyviews.report.embedding_map import build_map
 from manyviews.report.image_grids import make_neighbor_grid, make_view_grid
@@ -22,6 +22,7 @@ from manyviews.report.summary import load_summaries
 from manyviews.runs import Run
 from manyviews.training import RECIPES, Config, get_recipe
 from tests.helpers.command_line import manyviews
+from tests.helpers.evaluations import DAMAGED
 from tests.helpers.tiny_multimodal import MODAL, bundle
 from tests.helpers.tiny_run import folder_of_images, tiny_config
 
@@ -156,7 +157,8 @@ def test_runs_on_the_same_data_share_thumbnails(image_run: Path, tmp_path: Path)
 def test_content_of_run_files_is_escaped(modal_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "<script>alert(1)<" / "script>"
     run.parent.mkdir()
-    copy_run(modal_run, run, data=EVIL, scores=None, why=EVIL, modalities=[EVIL, "audio", "video"])
+    lists = {name: [] for name in ("subsets", "retrieval")}
+    copy_run(modal_run, run, data=EVIL, scores={}, skipped_reason=EVIL, modalities=[EVIL, "audio", "video"], **lists)
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("commit: ", f"{json.dumps(EVIL)}: {json.dumps(EVIL)}\n  commit: "))
     with (run / "log.txt").open("a") as log:
@@ -230,17 +232,20 @@ def test_regression_targets_are_scored_and_colored_by_value(tmp_path: Path, supe
     assert ("Cross-modal retrieval" in page.text) is not supervised
     if supervised:
         assert "Not in metrics.csv: kNN, alignment, uniformity, rank, RankMe" in page.text
-        assert "its own layer" in page.find("run-0", "Evaluation")
+        assert "supervised head" in page.find("run-0", "Evaluation")
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("evaluation.json", "{", "Cannot read evaluation.json"),
-        ("evaluation.json", "[1]", "Cannot read evaluation.json"),
-        ("evaluation.json", '{"scores": {"a": 3}}', "evaluation.json has an unexpected format"),
-        ("evaluation.json", '{"geometry": [1]}', "evaluation.json has an unexpected format"),
-        ("evaluation.json", '{"geometry": {"h": {"spectrum": ["a"]}}}', "evaluation.json has an unexpected format"),
+        ("evaluation.json", "{", "evaluation.json: it is not JSON"),
+        ("evaluation.json", "[1]", "evaluation.json: the result must be EvaluationResult, got [1]. Run manyviews"),
+        *(
+            (
+                ("evaluation.json", text, f"evaluation.json: {message}. Run manyviews evaluate")
+                for text, message in DAMAGED
+            )
+        ),
         ("metrics.csv", "step,loss\n1,a\n", "Cannot read metrics.csv"),
         ("metrics.csv", "step,loss\n1,nan\n2,", "Not in metrics.csv: loss"),
         ("encoder.safetensors", "no", "Cannot encode the test instances"),
@@ -294,7 +299,7 @@ def test_compared_runs_have_unique_names(image_run: Path, tmp_path: Path) -> Non
     assert [summary.name for summary in load_summaries([image_run])] == [image_run.name]
     table = make_comparison_table(summaries)
     assert [row.run_index for row in table.rows] == [0, 1, 2]
-    scores = json.loads((image_run / "evaluation.json").read_text())["scores"]["trained encoder"]
+    scores = json.loads((image_run / "evaluation.json").read_text())["scores"]["trained"]
     assert table.rows[0].cells[2].text == f"{scores['knn']:.1%}"
     assert table.rows[0].cells[2].subtext == f"k = {scores['knn_k']}"
 
@@ -304,7 +309,7 @@ def test_knn_k_and_better_baselines_are_reported(image_run: Path, modal_run: Pat
     message = "the trained encoder is worse than pixels: linear probe 10.0% against 20.0% on 1,000 instances"
     run = copy_run(image_run, tmp_path / "other", better_baselines=[message])
     text = make_page(run, modal_run, to=tmp_path / "report.html").text
-    assert f"kNN (k = {result['scores']['trained encoder']['knn_k']})" in text
+    assert f"kNN (k = {result['scores']['trained']['knn_k']})" in text
     assert text.count(message) == 2  # in the comparison of runs, and under the run's scores
     assert f"other: {message}." in text
     ks = {str(row["knn_k"]) for path in (run, modal_run) for row in Run.open(path).read_metrics() if "knn_k" in row}
@@ -326,7 +331,8 @@ def test_evaluation_without_k_is_accepted(image_run: Path, tmp_path: Path) -> No
     (run / "evaluation.json").write_text(json.dumps(result))
     text = make_page(run, to=tmp_path / "report.html").text
     assert "kNN (k" not in text
-    assert "unexpected format" not in text
+    assert "Cannot read" not in text
+    assert "untrained encoder" in text
 
 
 def test_map_points_have_their_own_labels(image_run: Path) -> None:

@@ -2,17 +2,15 @@
 
 import csv
 import dataclasses
-import json
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from manyviews.reproduce.table_formats import Table, format_long_csv, make_pivot_tables
 from scipy import stats
 
 from manyviews.api import train
-from manyviews.evaluation import EvaluationConfig
+from manyviews.evaluation import EvaluationConfig, EvaluationResult, Representation, Score, SubsetScore, load_evaluation
 from manyviews.reproduce import (
     EXPERIMENTS,
     ReproduceOptions,
@@ -32,10 +30,13 @@ from manyviews.reproduce.claims import (
     claim_less_variable,
 )
 from manyviews.reproduce.experiments import LEARNING_RATES
+from manyviews.reproduce.pivot_tables import format_long_csv, make_pivot_tables
 from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.run_table import select_learning_rates
+from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
 from manyviews.reproduce.trials import Coordinates, run_trial
 from manyviews.training import RECIPES, ConfigError, Trainer, TrainingInterrupted
+from tests.helpers.evaluations import DAMAGED
 from tests.helpers.tiny_multimodal import bundle
 from tests.helpers.tiny_run import folder_of_images
 from tests.training.test_trainer import stop_after
@@ -208,7 +209,7 @@ def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
     assert submitted([good]) == {}
     run_trial(other.to_spec(tmp_path / "process"))
     for trial, folder in ((good, cluster), (other, tmp_path / "process")):
-        first, second = (dict(trial.load_result(where), source="") for where in (here.folder, folder))
+        first, second = (trial.load_result(where) for where in (here.folder, folder))
         assert first == second
         weights = [(where / trial.name / "encoder.safetensors").read_bytes() for where in (here.folder, folder)]
         assert weights[0] == weights[1]
@@ -220,9 +221,23 @@ def test_runs_of_another_config_and_damaged_results_are_rejected(tmp_path: Path)
     train(other, output=tmp_path / trial.name, quiet=True)
     with pytest.raises(ConfigError, match=r"cannot resume .* with changed fields: temperature 0.1 -> 0.5"):
         run_trial(trial.to_spec(tmp_path))
-    for damage in ("{", "{}", "[]"):
+    for damage in ("{", "{}", "[]", *(text for text, _ in DAMAGED)):
         (tmp_path / trial.name / trial.result_filename).write_text(damage)
         assert trial.get_state(tmp_path) == "started"
+
+
+def test_trial_with_a_damaged_result_is_evaluated_again(tmp_path: Path) -> None:
+    (trial,) = make_small_trials(1)
+    run_trial(trial.to_spec(tmp_path))
+    run = tmp_path / trial.name
+    encoder, result = (run / "encoder.safetensors").stat().st_mtime_ns, trial.load_result(tmp_path)
+    assert result is not None
+    for file in (trial.result_filename, "evaluation.json"):
+        (run / file).write_text(DAMAGED[0][0])
+    assert trial.load_result(tmp_path) is None
+    run_trial(trial.to_spec(tmp_path))
+    assert trial.load_result(tmp_path) == load_evaluation(run) == result
+    assert (run / "encoder.safetensors").stat().st_mtime_ns == encoder  # it was not trained again
 
 
 def test_missing_submitit_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,9 +288,13 @@ def write_results(folder: Path, trials: list[Trial], linear: dict[str, float]) -
     """Write evaluations without running them."""
     for trial in trials:
         score = linear[trial.coordinates["loss"]] + trial.config.seed / 100
-        result = {"scores": {"trained encoder": {"linear": score, "knn": score}}, "geometry": None}
-        (folder / trial.name).mkdir(parents=True, exist_ok=True)
-        (folder / trial.name / trial.result_filename).write_text(json.dumps(result))
+        write_result(folder, trial, {"trained": Score(knn=score, linear=score)})
+
+
+def write_result(folder: Path, trial: Trial, scores: dict[Representation, Score], **fields: object) -> None:
+    result = EvaluationResult("0.2", "somewhere", "photos", "test", scores=scores, **fields)
+    (folder / trial.name).mkdir(parents=True, exist_ok=True)
+    (folder / trial.name / trial.result_filename).write_text(result.to_json())
 
 
 SCORES = {"pwe": 0.5, "avg": 0.51, "pvc": 0.52, "mv-infonce": 0.53, "mv-dhel": 0.55}
@@ -290,7 +309,8 @@ def test_tables_have_means_deviations_and_the_papers_values(tmp_path: Path) -> N
     )
     (table,) = outcome.tables
     assert table.header == ("data", "loss", "2 views", "3 views", "4 views")
-    assert table.rows[-1] == ("cifar10", "mv-dhel", *(f"56.0 ± 1.0 ({value})" for value in ("87.4", "89.1", "89.5")))
+    values = [f"56.0 ± 1.0 ({value})" for value in ("87.4", "89.1", "89.5")]
+    assert table.list_texts()[-1] == ["cifar10", "mv-dhel", *values]
     with (tmp_path / "out" / "table1.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 15
@@ -313,16 +333,40 @@ def test_regression_layers_are_pooled_over_seeds(tmp_path: Path) -> None:
     options = ReproduceOptions(datasets=("q=somewhere",), losses=("mv-dhel",), seeds=2)
     trials = make_grid("multimodal", options)
     for trial in trials:
-        heads = [{"Has0_acc_2": 0.7 + 0.1 * trial.config.seed, "MAE": 0.5 + i} for i in range(3)]
-        (tmp_path / trial.name).mkdir()
-        result = {"scores": {"trained encoder": {"heads": heads}}, "geometry": None}
-        (tmp_path / trial.name / trial.result_filename).write_text(json.dumps(result))
+        probes = tuple({"Has0_acc_2": 0.7 + 0.1 * trial.config.seed, "MAE": 0.5 + i} for i in range(3))
+        write_result(tmp_path, trial, {"trained": Score(probes=probes)})
     results = Results.collect(trials, tmp_path, EXPERIMENTS["multimodal"].metrics)
     tables = {table.title: table for table in make_pivot_tables(EXPERIMENTS["multimodal"], results, paper=False)}
     assert list(tables) == ["Has0_acc_2, %", "MAE"]
     assert tables["MAE"].header == ("loss", "q")
-    assert tables["MAE"].rows == (("mv-dhel", "1.500 ± 0.894"),)  # over six layers
-    assert tables["Has0_acc_2, %"].rows == (("mv-dhel", "75.0 ± 5.5"),)
+    assert tables["MAE"].list_texts()[1:] == [["mv-dhel", "1.500 ± 0.894"]]  # over six layers
+    assert tables["Has0_acc_2, %"].list_texts()[1:] == [["mv-dhel", "75.0 ± 5.5"]]
+
+
+def test_subsets_and_baselines_are_averaged_over_seeds(tmp_path: Path) -> None:
+    trials = make_grid("multimodal", ReproduceOptions(datasets=("q=somewhere",), losses=("mv-dhel",), seeds=2))
+    for trial, accuracy in zip(trials, (0.5, 0.6), strict=True):
+        metrics = {"accuracy": accuracy, "F1": 0.1}
+        subset = SubsetScore(("text",), 30, {"raw": {"accuracy": 0.25, "F1": 0.1}, "per_subset": metrics}, metrics)
+        scores = {"raw_features": Score(linear=accuracy / 2), "trained": Score(linear=0.9)}
+        write_result(tmp_path, trial, scores, modalities=("text",), subsets=(subset,), test_instances=40)
+    (table,) = make_subset_tables(trials, tmp_path)
+    assert table.title == "Accuracy by subset of modalities: q, mv-dhel"
+    assert table.list_texts() == [
+        ["modalities", "raw features, probe per subset", "probe per subset"],
+        ["text (30)", "25.0% ± 0.0", "55.0% ± 7.1"],
+    ]
+    (table,) = make_baseline_tables(trials, tmp_path)
+    assert table.list_texts() == [
+        ["data", "majority", "raw features", "untrained encoder"],
+        ["q", "", "27.5% ± 3.5", ""],
+    ]
+    for trial in trials:
+        probes = ({"MAE": 1.0 + trial.config.seed},)
+        write_result(tmp_path, trial, dict.fromkeys(("majority", "raw_features", "trained"), Score(probes=probes)))
+    (table,) = make_baseline_tables(trials, tmp_path)
+    assert table.list_texts()[1] == ["q", "1.500 ± 0.707", "1.500 ± 0.707", ""]
+    assert list(make_subset_tables(trials, tmp_path)) == []
 
 
 def test_the_papers_values_appear_only_for_its_setting(tmp_path: Path) -> None:
@@ -330,7 +374,7 @@ def test_the_papers_values_appear_only_for_its_setting(tmp_path: Path) -> None:
     write_results(tmp_path, trials, SCORES)
     results = Results.collect(trials, tmp_path, ("linear",))
     (table,) = make_pivot_tables(EXPERIMENTS["table1"], results, paper=False)
-    assert table.rows[0] == ("cifar10", "pwe", "50.0", "50.0", "50.0")
+    assert table.list_texts()[1] == ["cifar10", "pwe", "50.0", "50.0", "50.0"]
     assert format_long_csv(EXPERIMENTS["table1"], results, paper=False).splitlines()[1].endswith("50,")
 
 
@@ -343,7 +387,7 @@ def test_omitted_paper_values_are_noted(changes: dict, omitted: bool, tmp_path: 
     write_results(tmp_path / "runs", make_grid("table1", options), SCORES)
     outcome = reproduce_table("table1", options, TrialRunner(tmp_path / "runs", log=lambda _: None), tmp_path)
     assert ("without the paper's values, which need --released-variant" in outcome.setting) == omitted
-    assert ("(87.4)" in outcome.tables[0].rows[0][-1]) != omitted
+    assert ("(87.4)" in outcome.tables[0].rows[0].cells[-1].text) != omitted
     assert outcome.setting in (tmp_path / "table1.md").read_text()
 
 
@@ -449,7 +493,7 @@ def test_learning_rate_is_selected_on_the_validation_split(tmp_path: Path) -> No
     assert {trial.config.seed for trial in searched} == {0}
     rates = {(trial.coordinates["loss"], trial.config.seed): trial.config.learning_rate for trial in selected}
     assert rates == {("pvc", 0): 5e-5, ("pvc", 1): 5e-5, ("mv-dhel", 0): 1e-5, ("mv-dhel", 1): 1e-5}
-    assert [row[-1] for row in table.rows] == ["5e-05", "1e-05"]
+    assert [row.cells[-1].text for row in table.rows] == ["5e-05", "1e-05"]
 
 
 @pytest.mark.slow
@@ -470,11 +514,11 @@ def test_multimodal_table_has_baselines_and_subsets(tmp_path: Path) -> None:
     assert outcome.failed == {}
     titles = [table.title for table in outcome.tables]
     assert titles == [
-        "linear probe, %", "mean embedding, %", "own layer, %", "Baselines: linear probe in %, or MAE",
-        "accuracy of every subset of modalities: three, mv-dhel",
-        "accuracy of every subset of modalities: three, supervised",
+        "linear probe, %", "mean embedding, %", "supervised head, %", "Baselines: linear probe, or MAE",
+        "Accuracy by subset of modalities: three, mv-dhel",
+        "Accuracy by subset of modalities: three, supervised",
     ]  # fmt: skip
-    assert [row[0] for row in outcome.tables[-1].rows][:2] == ["text", "audio"]
+    assert [row.name for row in outcome.tables[-1].rows][:2] == ["text", "audio (31)"]
     assert [len(table.rows) for table in outcome.tables[-2:]] == [7, 7]
     assert len(outcome.tables[-2].header) == 5
     assert len(outcome.tables[-1].header) == 3  # no raw features, no common space
@@ -501,7 +545,7 @@ def test_paper_values() -> None:
     assert paper_values.get_knn_value({"data": "cifar100", "loss": "mv-dhel", "views": 2}) is None
     assert paper_values.get_multimodal_value({"data": "ch-sims", "loss": "mv-cl1"}, "mae") == 0.434
     assert paper_values.get_multimodal_value({"data": "ch-sims", "loss": "supervised"}, "mult") is None
-    assert paper_values.get_multimodal_value({"data": "ch-sims", "loss": "supervised"}, "own-mult") == 83.2
+    assert paper_values.get_multimodal_value({"data": "ch-sims", "loss": "supervised"}, "head-mult") == 83.2
     assert paper_values.get_memory_value({"data": "cifar10", "batch": 128}) == 89.52
 
 
@@ -509,8 +553,6 @@ def test_unknown_tables_and_options_raise(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no table or figure 'table2': did you mean table1"):
         reproduce_table("table2", SMOKE, TrialRunner(tmp_path), tmp_path)
     assert METRICS["rank"].format([128.0]) == "128"
-    assert Table("t", ("a|b\n<c>",), ()).markdown().splitlines()[2] == r"| a\|b &lt;c> |"
-    assert r"\textbackslash{}input\{x\}\_\textasciicircum{}" in Table("t", (r"\input{x}_^",), ()).latex()
     with pytest.raises(ConfigError, match="theorem is measured, not trained: only --scale applies"):
         reproduce_table("theorem", ReproduceOptions(scale="smoke", seeds=3), TrialRunner(tmp_path), tmp_path)
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import manyviews as mv
 from manyviews.api import train
+from manyviews.evaluation import load_evaluation
 from manyviews.report.rerun import describe_run
 from manyviews.report.summary import load_summaries
 from manyviews.runs import Run
@@ -51,7 +52,7 @@ def schedule(steps: int) -> list[float]:
 @pytest.mark.slow
 def test_extended_run_follows_the_schedule_of_the_new_total(tmp_path: Path) -> None:
     first = train(tiny_config(epochs=2, evaluate_at_end=True), output=tmp_path / "run", quiet=True)
-    encoder, evaluation = first.encoder_path.read_bytes(), first.read_evaluation()
+    encoder, evaluation = first.encoder_path.read_bytes(), load_evaluation(first)
     plain = train(tiny_config(epochs=4), output=tmp_path / "plain", quiet=True)
     output = manyviews("train", "--resume", str(first.path), "--epochs", "4").stderr
     assert "changing from 2 to 4 epochs: from step 10 on" in output
@@ -65,7 +66,7 @@ def test_extended_run_follows_the_schedule_of_the_new_total(tmp_path: Path) -> N
     assert [row["step"] for row in run.read_metrics()] == list(range(1, 21))
     assert rates(run) == schedule(10)[:10] + schedule(20)[10:] != rates(plain)
     # There is a new evaluation, and the old encoder is kept.
-    assert run.read_evaluation() != evaluation
+    assert load_evaluation(run) != evaluation
     assert run.encoder_path.read_bytes() != encoder
     assert (run.path / "epochs-2" / "encoder.safetensors").read_bytes() == encoder
     assert (run.path / "epochs-2" / "evaluation.json").exists()

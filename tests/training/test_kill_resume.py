@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from manyviews.api import train
+from manyviews.evaluation import load_evaluation
 from manyviews.runs import Run
 from manyviews.training import Config
 from tests.helpers.command_line import manyviews
@@ -262,7 +263,7 @@ def test_evaluation_may_take_longer_than_the_collective_timeout(tmp_path: Path) 
     output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
     assert output.count("is finished") == 1
-    assert Run.open(tmp_path / "run").read_evaluation() is not None
+    assert load_evaluation(tmp_path / "run") is not None
 
 
 @needs_proc

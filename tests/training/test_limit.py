@@ -10,6 +10,7 @@ import torch
 import manyviews as mv
 from manyviews.api import train
 from manyviews.data import Dataset, DatasetDict, LazyImages
+from manyviews.evaluation import load_evaluation
 from manyviews.report import write_report
 from manyviews.training import Config, ConfigError, TrainingInterrupted, load_data
 from manyviews.training.task import limit_instances
@@ -65,8 +66,8 @@ def test_training_evaluation_and_report_use_the_same_instances(tmp_path: Path, m
     )
     whole = train(config, output=tmp_path / "whole", quiet=True)
     assert "instances of 5 of 9 classes" not in (whole.path / "log.txt").read_text()
-    assert (whole.read_evaluation()["train_instances"], whole.read_evaluation()["test_instances"]) == (36, 9)
-    assert whole.read_evaluation()["notes"] == []  # all nine classes are present
+    assert (load_evaluation(whole).train_instances, load_evaluation(whole).test_instances) == (36, 9)
+    assert load_evaluation(whole).caveats == ()  # all nine classes are present
     write_report([whole.path], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert whole.load_data()["train"].ids[0] in page

@@ -1,7 +1,6 @@
 """Values of multimodal training and evaluation, compared with plain loops, one rank and the full batch."""
 
 import dataclasses
-import json
 import math
 import warnings
 from pathlib import Path
@@ -13,9 +12,17 @@ from torch.nn.functional import normalize
 
 import manyviews as mv
 from manyviews.api import train
-from manyviews.cli.evaluate_command import show_scores
-from manyviews.evaluation import EvaluationConfig, average_embeddings, evaluate
+from manyviews.evaluation import (
+    EvaluationConfig,
+    EvaluationResult,
+    SubsetScore,
+    average_embeddings,
+    evaluate,
+    list_tables,
+    load_evaluation,
+)
 from manyviews.evaluation.baselines import find_better_baselines
+from manyviews.evaluation.evaluation_result import Geometry, ProbeDescription, RetrievalScore
 from manyviews.evaluation.multimodal_features import SUMMARIES, count_flattened_steps, make_raw_features
 from manyviews.loading import ModalityLoader, list_epoch_batches
 from manyviews.metrics import (
@@ -238,47 +245,57 @@ def encode(run: Run, data: mv.DatasetDict, split: str) -> tuple[torch.Tensor, to
     return embedder.encoder.fuse(h, views[-1]), z, views[-1]
 
 
+def get_subset(result: EvaluationResult, *names: str) -> SubsetScore:
+    (subset,) = [subset for subset in result.subsets if subset.modalities == names]
+    return subset
+
+
 @pytest.mark.slow
 def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=()))
-    assert json.loads((run.path / "evaluation.json").read_text()) == result
+    assert load_evaluation(run) == result
     data = mv.load_dataset(gaps)
     (h, z, train_mask), (queries, test_z, mask) = (encode(run, data, split) for split in ("train", "test"))
     labels, test_labels = data["train"].labels, data["test"].labels
-    scores = result["scores"]
-    assert list(scores) == ["majority", "raw features", "untrained encoder", "trained encoder", "mean embedding"]
-    assert scores["majority"]["linear"] == (test_labels == labels.mode().values).double().mean().item()
+    scores = result.scores
+    assert list(scores) == ["majority", "raw_features", "untrained", "trained", "mean_embedding"]
+    assert scores["majority"].linear == (test_labels == labels.mode().values).double().mean().item()
     preds = knn_classify(h, labels, queries, num_classes=3)
-    assert scores["trained encoder"]["knn"] == (preds == test_labels).double().mean().item()
-    assert scores["trained encoder"]["knn_k"] == 2  # a tenth of 80 / 3
+    assert scores["trained"].knn == (preds == test_labels).double().mean().item()
+    assert scores["trained"].knn_k == 2  # a tenth of 80 / 3
     probe = fit_linear_probe(h, labels, num_classes=3)
-    assert scores["trained encoder"]["linear"] == pytest.approx(probe.accuracy(queries, test_labels), abs=0.03)
+    assert scores["trained"].linear == pytest.approx(probe.accuracy(queries, test_labels), abs=0.03)
 
-    accuracy = result["subsets"]["text + video"]["scores"]["own"]["accuracy"]
+    accuracy = get_subset(result, "text", "video").scores["per_subset"]["accuracy"]
     columns = [*range(16), *range(32, 48)]
     probe = fit_linear_probe(h[:, columns], labels, num_classes=3)
     assert accuracy == pytest.approx(probe.accuracy(queries[:, columns], test_labels), abs=0.03)
-    full = result["subsets"]["text + audio + video"]["scores"]
-    assert full["own"] == full["filled"]
-    assert full["own"]["accuracy"] == scores["trained encoder"]["linear"]
-    assert full["common"]["accuracy"] == scores["mean embedding"]["linear"]
-    assert full["raw"]["accuracy"] == scores["raw features"]["linear"]
-    assert len(result["subsets"]) == 7
+    full = get_subset(result, "text", "audio", "video").scores
+    assert full["per_subset"] == full["mean_imputed"]
+    assert full["per_subset"]["accuracy"] == scores["trained"].linear
+    assert full["shared_space"]["accuracy"] == scores["mean_embedding"].linear
+    assert full["raw"]["accuracy"] == scores["raw_features"].linear
+    assert len({subset.modalities for subset in result.subsets}) == len(result.subsets) == 7
 
     both = mask[:, 0] & mask[:, 1]
     expected = compute_retrieval(test_z[both, 0], test_z[both, 1])
-    assert result["retrieval"]["text to audio"] == {"instances": int(both.sum()), **expected}
-    assert len(result["retrieval"]) == 6
-    geometry = result["geometry"]["z"]
+    recall = {str(k): expected[f"recall@{k}"] for k in (1, 5, 10)}
+    pairs = {(pair.source, pair.target): pair for pair in result.retrieval}
+    score = RetrievalScore("text", "audio", int(both.sum()), recall, expected["median_rank"])
+    assert pairs["text", "audio"] == score
+    assert len(pairs) == len(result.retrieval) == 6
+    geometry = {group.modalities: group for group in result.geometry.z}
+    assert [group.modalities for group in result.geometry.h] == list(geometry)
+    assert list(geometry) == [(), NAMES[:2], NAMES[::2], NAMES[1:], *((name,) for name in NAMES)]
     pair = test_z[both][:, :2]
-    assert geometry["pairs"]["text and audio"]["alignment"] == pytest.approx(alignment(pair).item(), rel=1e-4)
+    assert geometry["text", "audio"].alignment == pytest.approx(alignment(pair).item(), rel=1e-4)
     single = test_z[mask[:, 1], 1][:, None]
-    assert geometry["each"]["audio"]["uniformity"] == pytest.approx(uniformity(single).item(), rel=1e-4)
-    assert geometry["all"]["uniformity"] == pytest.approx(uniformity(test_z, mask).item(), rel=1e-4)
+    assert geometry["audio",].uniformity == pytest.approx(uniformity(single).item(), rel=1e-4)
+    assert geometry[()].uniformity == pytest.approx(uniformity(test_z, mask).item(), rel=1e-4)
     mean = (normalize(z, dim=2) * train_mask[..., None]).sum(1) / train_mask.sum(1, keepdim=True)
     probe = fit_linear_probe(mean, labels, num_classes=3)
     test = (normalize(test_z, dim=2) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    assert scores["mean embedding"]["linear"] == pytest.approx(probe.accuracy(test, test_labels), abs=0.03)
+    assert scores["mean_embedding"].linear == pytest.approx(probe.accuracy(test, test_labels), abs=0.03)
 
 
 def test_raw_features_equal_a_loop_over_sequences() -> None:
@@ -333,27 +350,28 @@ def test_raw_feature_summary_is_not_chosen_on_test_instances(
 ) -> None:
     data = make_ordered_bundle(tmp_path / "ordered.npz", ("train", "valid", "test"), labels)
     run = train(modal(data, epochs=1, evaluate_at_end=True), output=tmp_path / "run", quiet=True)
-    result = run.read_evaluation()
-    assert result["raw_features"]["text"] == "flattened at 6 steps"
-    assert result["raw_features"]["audio"] in ("mean and deviation", "min and max")
-    assert list(result["raw_features"]) == ["text", "audio"]
-    (note,) = result["notes"]
+    result = load_evaluation(run)
+    assert result.summaries["text"] == "flattened at 6 steps"
+    assert result.summaries["audio"] in ("mean and deviation", "min and max")
+    assert list(result.summaries) == ["text", "audio"]
+    (note,) = result.caveats
     assert note.startswith("raw features of sequences, chosen on 150 instances that are not tested: text (flattened")
-    raw = result["subsets"]["text"]["scores"]["raw"]
+    raw = get_subset(result, "text").scores["raw"]
     assert raw["accuracy"] > 0.95 if labels == "classes" else raw["MAE"] < 0.3
-    (line,) = [line for line in result["better_baselines"] if "worse than raw features" in line]
+    (line,) = [line for line in result.better_baselines if "worse than raw features" in line]
     assert "kNN (k = 7)" in line if labels == "classes" else "MAE" in line
-    show_scores(result)
+    for table in list_tables(result):
+        table.print()
     output = capsys.readouterr().out
-    assert f"note: {note}\n" in output
-    assert f"note: {line}\n" in output
+    assert f"Note: {note}.\n" in output
+    assert f"Note: {line}.\n" in output
     assert line in (run.path / "log.txt").read_text()
 
     # If the validation split is tested, the summary is chosen on a part of the training split.
     eval_config = EvaluationConfig(label_fractions=(), split="valid", modality_subsets=False)
-    assert "chosen on 30 instances" in evaluate(run, config=eval_config)["notes"][0]
+    assert "chosen on 30 instances" in evaluate(run, config=eval_config).caveats[0]
     monkeypatch.setattr("manyviews.evaluation.multimodal_evaluation.make_raw_features", None)
-    assert evaluate(run, config=dataclasses.replace(eval_config, baselines=False))["raw_features"] == {}
+    assert evaluate(run, config=dataclasses.replace(eval_config, baselines=False)).summaries == {}
 
 
 @pytest.mark.slow
@@ -363,21 +381,22 @@ def test_better_single_modalities_are_reported(run: Run) -> None:
     data = mv.load_dataset(run.config.data)
     probe = fit_linear_probe(h[0], data["train"].labels, num_classes=3)
     has_audio = mask[:, 1]
-    audio = result["subsets"]["audio"]
-    assert audio["instances"] == int(has_audio.sum()) < 40
+    audio = get_subset(result, "audio")
+    assert audio.instances == int(has_audio.sum()) < 40
     expected = probe.accuracy(queries[has_audio], data["test"].labels[has_audio])
-    assert audio["fused"]["accuracy"] == pytest.approx(expected, abs=0.03)
+    assert audio.fused["accuracy"] == pytest.approx(expected, abs=0.03)
 
-    audio["fused"]["accuracy"], audio["scores"]["own"]["accuracy"], audio["scores"]["raw"]["accuracy"] = 0.5, 0.6, 0.4
+    audio.fused["accuracy"], audio.scores["per_subset"]["accuracy"], audio.scores["raw"]["accuracy"] = 0.5, 0.6, 0.4
     lines = [line for line in find_better_baselines(result) if "audio alone" in line]
     expected = "all modalities together are worse than audio alone (probe per subset): accuracy 50.0% against 60.0%"
-    assert lines == [f"{expected} on {audio['instances']} instances"]
+    assert lines == [f"{expected} on {audio.instances} instances"]
 
 
 @pytest.mark.slow
 def test_dropping_a_modality_equals_data_without_it(run: Run, gaps: str, tmp_path: Path) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(), drop_modalities=("audio",)))
-    assert json.loads((run.path / "evaluation-without-audio.json").read_text()) == result
+    assert EvaluationResult.from_json((run.path / "evaluation-without-audio.json").read_text()) == result
+    assert (result.dropped_modalities, result.kept_modalities) == (("audio",), ["text", "video"])
     with np.load(gaps) as arrays:
         other = dict(arrays)
     other["test/audio"] = np.full_like(other["test/audio"], np.nan)
@@ -385,49 +404,46 @@ def test_dropping_a_modality_equals_data_without_it(run: Run, gaps: str, tmp_pat
     silent = evaluate(
         run, data=tmp_path / "silent.npz", config=EvaluationConfig(label_fractions=(), modality_subsets=False)
     )
-    assert silent["scores"] == result["scores"]
-    assert list(result["subsets"]) == ["text", "video", "text + video"]
+    assert silent.scores == result.scores
+    assert [subset.modalities for subset in result.subsets] == [("text",), ("video",), ("text", "video")]
     full = evaluate(run, config=EvaluationConfig(label_fractions=()))
-    assert (
-        result["scores"]["trained encoder"]["linear"] == full["subsets"]["text + video"]["scores"]["filled"]["accuracy"]
-    )
-    assert (
-        result["scores"]["mean embedding"]["linear"] == full["subsets"]["text + video"]["scores"]["common"]["accuracy"]
-    )
-    assert result["scores"] != full["scores"]
+    both = get_subset(full, "text", "video").scores
+    assert result.scores["trained"].linear == both["mean_imputed"]["accuracy"]
+    assert result.scores["mean_embedding"].linear == both["shared_space"]["accuracy"]
+    assert result.scores != full.scores
 
 
 @pytest.mark.slow
 def test_regression_targets_are_predicted_by_l1_probes(regression: str, tmp_path: Path) -> None:
     run = train(modal(regression, evaluate_at_end=True), output=tmp_path / "run", quiet=True)
-    result = run.read_evaluation()
-    assert (result["labels"], result["scale"], result["split"]) == ("quantities", "mosi", "test")
+    result = load_evaluation(run)
+    assert (result.is_regression, result.sentiment_scale, result.split) == (True, "mosi", "test")
     data = mv.load_dataset(regression)
     (h, *_), (queries, *_) = (encode(run, data, split) for split in ("train", "test"))
-    heads = result["scores"]["trained encoder"]["heads"]
-    assert len(heads) == 3
-    for seed, metrics in enumerate(heads):
+    probes = result.scores["trained"].probes
+    assert len(probes) == 3
+    for seed, metrics in enumerate(probes):
         probe = fit_regression_probe(h, data["train"].labels, seed=seed)
         expected = compute_sentiment_metrics(probe.predict(queries), data["test"].labels)
         assert metrics["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
         assert metrics.keys() == expected.keys()
-    assert heads[0] != heads[1]
-    (majority,) = result["scores"]["majority"]["heads"]
-    assert majority["MAE"] > heads[0]["MAE"]
+    assert probes[0] != probes[1]
+    (majority,) = result.scores["majority"].probes
+    assert majority["MAE"] > probes[0]["MAE"]
     valid = evaluate(run, config=EvaluationConfig(split="valid", modality_subsets=False, baselines=False))
-    assert (valid["split"], valid["test_instances"]) == ("valid", 30)
+    assert (valid.split, valid.test_instances) == ("valid", 30)
     assert (run.path / "validation.json").exists()
-    assert Run.open(run.path).read_evaluation() == result
+    assert load_evaluation(run.path) == result
 
-    assert result["probe"] == {"method": "mae", "heads": 3, "learning_rate": 0.01, "epochs": 100}
+    assert result.probe == ProbeDescription("l1", learning_rate=0.01, epochs=100, count=3)
     eval_config = EvaluationConfig(
         probe_lr=0.5, probe_epochs=2, num_regression_probes=1, modality_subsets=False, baselines=False
     )
     other = evaluate(run, config=eval_config)
-    assert other["probe"] == {"method": "mae", "heads": 1, "learning_rate": 0.5, "epochs": 2}
+    assert other.probe == ProbeDescription("l1", learning_rate=0.5, epochs=2, count=1)
     probe = fit_regression_probe(h, data["train"].labels, learning_rate=0.5, epochs=2)
     expected = compute_sentiment_metrics(probe.predict(queries), data["test"].labels)
-    assert other["scores"]["trained encoder"]["heads"][0]["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
+    assert other.scores["trained"].probes[0]["MAE"] == pytest.approx(expected["MAE"], rel=1e-3)
 
 
 @pytest.mark.slow
@@ -438,14 +454,16 @@ def test_supervised_training_learns_the_labels(labels: str, gaps: str, regressio
     run = train(config, output=tmp_path / "run", quiet=True)
     assert run.read_metrics()[-1]["loss"] < 0.5 * run.read_metrics()[0]["loss"]
     assert "temperature" not in run.read_metrics()[-1]
-    result = run.read_evaluation()
-    assert result["retrieval"] == {}
-    assert "z" not in result["geometry"]
-    head, majority = result["scores"]["its own layer"], result["scores"]["majority"]
+    result = load_evaluation(run)
+    assert result.retrieval == ()
+    assert result.geometry.z == ()
+    assert result.get_geometry("z") is None
+    assert isinstance(result.get_geometry("h"), Geometry)
+    head, majority = result.scores["supervised_head"], result.scores["majority"]
     if labels == "classes":
-        assert head["linear"] > majority["linear"] + 0.2
+        assert head.linear > majority.linear + 0.2
     else:
-        assert head["heads"][0]["MAE"] < 0.6 * majority["heads"][0]["MAE"]
+        assert head.probes[0]["MAE"] < 0.6 * majority.probes[0]["MAE"]
     views = ModalityLoader(mv.load_dataset(data)["test"], NAMES).load_batch(torch.arange(40))
     assert run.load_model()(views).z.shape == (40, 3 if labels == "classes" else 1)
 
@@ -464,8 +482,9 @@ def test_images_and_vectors_train_together(tmp_path: Path) -> None:
     np.savez(tmp_path / "mixed.npz", photo=images, color=means, label=photos.labels[index].numpy())
     run = train(modal(tmp_path / "mixed.npz", evaluate_at_end=True), output=tmp_path / "run", quiet=True)
     assert run.config.modalities == ("photo", "color")
-    assert run.read_evaluation()["held_out"]
-    assert set(run.read_evaluation()["subsets"]) == {"photo", "color", "photo + color"}
+    assert load_evaluation(run).tested_on_train_holdout
+    subsets = {subset.modalities for subset in load_evaluation(run).subsets}
+    assert subsets == {("photo",), ("color",), ("photo", "color")}
     assert run.load_encoder().config.modalities == {"photo": ("image", 0), "color": ("vector", 3)}
 
 
@@ -545,20 +564,20 @@ def test_labels_used_in_training_are_not_scored(gaps: str, tmp_path: Path) -> No
     config = modal(tmp_path / "only.npz", supervised=True, evaluate_at_end=True)
     for name, changes in (("supervised", {}), ("supcon", {"supervised": False, "loss": "supcon"})):
         run = train(dataclasses.replace(config, **changes), output=tmp_path / name, quiet=True)
-        assert run.read_evaluation()["scores"] is None
+        assert load_evaluation(run).scores == {}
         assert (
             "training used the labels: exclude 16 instances from training (--monitor-size 16)"
-            in run.read_evaluation()["why"]
+            in load_evaluation(run).skipped_reason
         )
     run = train(dataclasses.replace(config, monitor_size=16), output=tmp_path / "monitored", quiet=True)
-    assert run.read_evaluation()["test_instances"] == 16
-    assert run.read_evaluation()["held_out"]
+    assert load_evaluation(run).test_instances == 16
+    assert load_evaluation(run).tested_on_train_holdout
     contrastive = train(dataclasses.replace(config, supervised=False), output=tmp_path / "plain", quiet=True)
-    assert contrastive.read_evaluation()["test_instances"] == 16  # training did not use their labels
+    assert load_evaluation(contrastive).test_instances == 16  # training did not use their labels
     other = evaluate(
         tmp_path / "supervised", data=gaps, config=EvaluationConfig(label_fractions=(), modality_subsets=False)
     )
-    assert "its own layer" not in other["scores"]  # other data may have other labels
+    assert "supervised_head" not in other.scores  # other data may have other labels
 
 
 def test_other_data_may_have_fewer_instances_than_monitor_size(gaps: str, tmp_path: Path) -> None:
@@ -568,8 +587,8 @@ def test_other_data_may_have_fewer_instances_than_monitor_size(gaps: str, tmp_pa
     result = evaluate(
         run, data=tmp_path / "few.npz", config=EvaluationConfig(label_fractions=(), modality_subsets=False)
     )
-    assert (result["train_instances"], result["test_instances"]) == (30, 30)
-    assert "untrained encoder" in result["scores"]
+    assert (result.train_instances, result.test_instances) == (30, 30)
+    assert "untrained" in result.scores
 
 
 def test_monitored_instances_do_not_affect_the_model(gaps: str) -> None:
@@ -585,14 +604,14 @@ def test_subsets_are_scored_on_instances_that_have_a_modality_of_them(run: Run, 
     result = evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False))
     data = mv.load_dataset(gaps)
     mask = data["test"].masks["audio"]
-    audio = result["subsets"]["audio"]
-    assert audio["instances"] == int(mask.sum()) < 40
-    assert result["subsets"]["text"]["instances"] == 40
-    assert "raw" not in audio["scores"]
+    audio = get_subset(result, "audio")
+    assert audio.instances == int(mask.sum()) < 40
+    assert get_subset(result, "text").instances == 40
+    assert "raw" not in audio.scores
     (h, *_), (queries, *_) = (encode(run, data, split) for split in ("train", "test"))
     probe = fit_linear_probe(h[:, 16:32], data["train"].labels, num_classes=3)
     expected = probe.accuracy(queries[mask, 16:32], data["test"].labels[mask])
-    assert audio["scores"]["own"]["accuracy"] == pytest.approx(expected, abs=0.05)
+    assert audio.scores["per_subset"]["accuracy"] == pytest.approx(expected, abs=0.05)
 
 
 def test_instances_without_a_modality_get_the_mean(run: Run, gaps: str, tmp_path: Path) -> None:
@@ -607,7 +626,7 @@ def test_instances_without_a_modality_get_the_mean(run: Run, gaps: str, tmp_path
         config=EvaluationConfig(label_fractions=(), baselines=False, drop_modalities=("audio",)),
     )
     empty = int((~keep).sum())
-    assert result["notes"] == [f"{empty} test instances have no modality left without audio: they get the prior"]
+    assert result.caveats == (f"{empty} test instances have no modality left without audio: they get the prior",)
     data = mv.load_dataset(gaps)
     _, z, train_mask = encode(run, data, "train")
     train_mean = average_embeddings(z, train_mask)
@@ -618,7 +637,7 @@ def test_instances_without_a_modality_get_the_mean(run: Run, gaps: str, tmp_path
     test_mean = average_embeddings(test_z[:, [0, 2]], mask[:, [0, 2]])
     preds = torch.where(mask[:, 0], probe.logits(test_mean).argmax(1), prior)
     expected = (preds == test.labels).double().mean().item()
-    assert result["scores"]["mean embedding"]["linear"] == pytest.approx(expected, abs=0.06)
+    assert result.scores["mean_embedding"].linear == pytest.approx(expected, abs=0.06)
 
 
 def test_data_without_usable_modalities_raises(run: Run, gaps: str, tmp_path: Path) -> None:

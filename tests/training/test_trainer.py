@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import manyviews as mv
 from manyviews.api import train
+from manyviews.evaluation import load_evaluation
 from manyviews.loading import encoding, list_epoch_batches
 from manyviews.runs import Run
 from manyviews.training import (
@@ -67,11 +68,11 @@ def test_finished_run_has_all_files_and_its_encoder_loads(tmp_path: Path) -> Non
     for name, value in {**model.state_dict(), **encoder.state_dict()}.items():
         assert torch.equal(value, saved[name])
 
-    scores = run.read_evaluation()["scores"]
-    assert list(scores) == ["pixels", "untrained encoder", "trained encoder"]
-    assert all(0.12 < score[kind] < 0.5 for score in scores.values() for kind in ("knn", "linear"))  # chance: 0.1
-    assert run.read_evaluation()["test_instances"] == 1000
-    assert (run.read_evaluation()["source"], run.read_evaluation()["manyviews"]) == ("photos", mv.__version__)
+    scores = load_evaluation(run).scores
+    assert list(scores) == ["pixels", "untrained", "trained"]
+    assert all(0.12 < value < 0.5 for score in scores.values() for value in (score.knn, score.linear))  # chance: 0.1
+    assert load_evaluation(run).test_instances == 1000
+    assert (load_evaluation(run).dataset_path, load_evaluation(run).manyviews) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
     assert "step 15/15" in log
     assert log.count("  knn_k 1  ") == 4
@@ -607,7 +608,7 @@ def test_failed_evaluation_keeps_the_encoder_and_can_be_repeated(
         run = train(tiny_config(evaluate_at_end=True, epochs=1), output=tmp_path / "run", quiet=True)
     assert run.is_finished
     assert "evaluation failed: no memory" in (run.path / "log.txt").read_text()
-    assert train(resume=run.path, quiet=True).read_evaluation() is not None
+    assert load_evaluation(train(resume=run.path, quiet=True)) is not None
     (run.path / "evaluation.json").unlink()
 
     def lost(*_: object, **__: object) -> None:
@@ -624,8 +625,10 @@ def test_failed_evaluation_keeps_the_encoder_and_can_be_repeated(
             train(resume=run.path, quiet=True)
     assert stopped.value.exit_code == 143
     (run.path / "evaluation.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"cannot parse .*evaluation\.json"):
-        _ = run.read_evaluation()
+    with pytest.raises(
+        ConfigError, match=r"cannot read .*evaluation\.json: it is not JSON.* Run `manyviews evaluate` to"
+    ):
+        load_evaluation(run)
 
 
 def test_two_processes_cannot_write_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -697,8 +700,8 @@ def test_unlabeled_folder_trains_without_knn(tmp_path: Path, capsys: pytest.Capt
     assert run.config.image_size == 22  # heights from 20 to 24
     assert "knn" not in run.read_metrics()[-1]
     assert run.read_metrics()[-1]["rank"] == 16
-    assert run.read_evaluation()["scores"] is None
-    assert run.read_evaluation()["geometry"]["z"]["rank"] == 16
+    assert load_evaluation(run).scores == {}
+    assert load_evaluation(run).get_geometry("z").rank == 16
     assert "images has no labels: no kNN and no linear probe" in capsys.readouterr().err
 
 

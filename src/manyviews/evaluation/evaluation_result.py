@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import typing
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +16,8 @@ from manyviews.runs import Run
 from manyviews.training import EVALUATION_FILE, ConfigError
 from manyviews.utils import parse_json, read_text
 
+MAX_NUMBER = 1e100
+"""NaN and greater numbers in a file are refused: sums and squares of them would overflow."""
 Metrics = dict[str, float]
 
 Representation = Literal[
@@ -65,8 +66,10 @@ class SubsetScore:
     """Metrics of all modalities on the same instances."""
 
     def __post_init__(self) -> None:
-        if not self.fused or any(metrics.keys() != self.fused.keys() for metrics in self.scores.values()):
-            raise ValueError("every probe of a subset must have the same metrics")
+        if not self.scores or not self.fused or not self.modalities:
+            raise ValueError("a subset must have modalities, scores and fused metrics")
+        if any(metrics.keys() != self.fused.keys() for metrics in self.scores.values()):
+            raise ValueError(f"every probe of the subset {' + '.join(self.modalities)} must have the same metrics")
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,10 @@ class RetrievalScore:
     recall: dict[str, float]
     """Recall at k, by k."""
     median_rank: float
+
+    def __post_init__(self) -> None:
+        if self.instances < 1 or not self.recall:
+            raise ValueError(f"retrieval of {self.target} by {self.source} must have instances and recall")
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,10 @@ class ProbeDescription:
     augment: bool = False
     count: int = 1
     """Number of probes whose metrics are averaged."""
+
+    def __post_init__(self) -> None:
+        if (self.learning_rate is None) != (self.epochs is None):
+            raise ValueError("a probe must have both learning_rate and epochs, or neither")
 
 
 @dataclass(frozen=True)
@@ -172,8 +183,12 @@ class EvaluationResult:
     def __post_init__(self) -> None:
         if self.scores and "trained" not in self.scores:
             raise ValueError(f"scores must include 'trained', got {', '.join(self.scores)}")
-        if len({tuple(subset.scores) for subset in self.subsets}) > 1:
-            raise ValueError("all subsets of modalities must have the same probes")
+        if len({bool(score.probes) for score in self.scores.values()}) > 1:
+            raise ValueError("all scores must have probes of regression targets, or none")
+        if len({(tuple(subset.scores), *sorted(subset.fused)) for subset in self.subsets}) > 1:
+            raise ValueError("all subsets of modalities must have the same probes and metrics")
+        if unknown := {name for subset in self.subsets for name in subset.modalities} - {*self.kept_modalities}:
+            raise ValueError(f"subsets have the modality {min(unknown)!r}, which modalities does not list")
 
     def to_json(self) -> str:
         """Return a JSON text, which `EvaluationResult.from_json` reads."""
@@ -229,11 +244,12 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         if absent := [name for name in required if name not in value]:
             raise ValueError(f"{where} has no {absent[0]!r}")
         return kind(**{key: _decode(types[key], item, f"{where}.{key}") for key, item in value.items()})
-    if kind is float and type(value) in (int, float) and math.isfinite(value):
-        return float(value)
-    if type(value) is not kind:
-        raise ValueError(f"{where} must be {getattr(kind, '__name__', str(kind))}, got {value!r:.80}")
-    return value
+    if kind in (int, float) and type(value) in (int, kind) and abs(value) < MAX_NUMBER:
+        return kind(value)
+    if kind in (bool, str) and type(value) is kind:
+        return value
+    expected = f"one of {', '.join(inner)}" if origin is Literal else getattr(kind, "__name__", str(kind))
+    raise ValueError(f"{where} must be {expected}, got {value!r:.80}")
 
 
 _get_types = lru_cache(typing.get_type_hints)

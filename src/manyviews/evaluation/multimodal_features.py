@@ -12,15 +12,7 @@ from torch.nn.functional import normalize
 from manyviews.data import Dataset
 from manyviews.evaluation.evaluation_result import Geometry, RetrievalScore
 from manyviews.loading import CHUNK_INSTANCES
-from manyviews.metrics import (
-    alignment,
-    compute_retrieval,
-    numerical_rank,
-    rankme,
-    spectrum,
-    uniformity,
-    wasserstein_uniformity,
-)
+from manyviews.metrics import GEOMETRY_METRICS, compute_geometry, compute_retrieval
 from manyviews.models import Standardize
 
 MAX_FOR_ALL_SUBSETS = 6
@@ -142,25 +134,14 @@ def compute_modality_geometry(z: Tensor, mask: Tensor, names: Sequence[str]) -> 
         >>> pair.modalities, pair.alignment, text.rank
         (('text', 'audio'), 0.0, 19)
     """
-    groups = [
-        Geometry(
-            alignment=alignment(z, mask).item() if (mask.sum(1) >= 2).any() else None,
-            uniformity=uniformity(z, mask).item(),
-            wasserstein=wasserstein_uniformity(z, mask).item(),
-            rank=numerical_rank(z, mask),
-            rankme=rankme(z, mask).item(),
-            dimensions=z.shape[2],
-            spectrum=tuple(spectrum(z, mask).tolist()),
-        )
-    ]
+    groups = [Geometry(**compute_geometry(z, mask, [name for name in GEOMETRY_METRICS if name != "recall_at_1"]))]
     for one, other in combinations(range(len(names)), 2):
         pair = z[mask[:, one] & mask[:, other]][:, [one, other]]
         if len(pair) > 1:
-            groups.append(Geometry((names[one], names[other]), alignment(pair).item(), uniformity(pair).item()))
+            metrics = compute_geometry(pair, metrics=["alignment", "uniformity"])
+            groups.append(Geometry((names[one], names[other]), **metrics))
     for i, name in enumerate(names):
         single = z[mask[:, i], i][:, None]
         if len(single) > 1:
-            rank, effective_rank = numerical_rank(single), rankme(single).item()
-            even = uniformity(single).item()
-            groups.append(Geometry((name,), uniformity=even, rank=rank, rankme=effective_rank))
+            groups.append(Geometry((name,), **compute_geometry(single, metrics=["uniformity", "rank", "rankme"])))
     return tuple(groups)

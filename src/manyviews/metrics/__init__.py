@@ -1,6 +1,7 @@
 """Metrics of representations h and embeddings z as pure functions: kNN, probes, retrieval, geometry, sentiment."""
 
 from manyviews.metrics.geometry import GEOMETRY_HELP as GEOMETRY_HELP
+from manyviews.metrics.geometry import GEOMETRY_METRICS as GEOMETRY_METRICS
 from manyviews.metrics.geometry import alignment as alignment
 from manyviews.metrics.geometry import compute_geometry as compute_geometry
 from manyviews.metrics.geometry import make_sphere_angle_grid as make_sphere_angle_grid

@@ -175,7 +175,8 @@ def compute_geometry(
     """
     has_pairs = mask is None or bool((mask.sum(1) >= 2).any())
     values = {n: GEOMETRY_METRICS[n](z, mask) if has_pairs or n != "alignment" else None for n in metrics}
-    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+    plain = {n: value.tolist() if isinstance(value, Tensor) else value for n, value in values.items()}
+    return {n: tuple(value) if isinstance(value, list) else value for n, value in plain.items()}
 
 
 def _iterate_cosine_blocks(z: Tensor, mask: Tensor) -> Iterator[tuple[Tensor, float]]:

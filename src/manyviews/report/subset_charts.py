@@ -54,7 +54,7 @@ def draw_subset_figure(result: EvaluationResult) -> SubsetFigure | None:
         aria_label=f"{metric} of {len(result.subsets)} subsets of modalities; the table below lists the values",
     )
     legend = [(SUBSET_PROBES[kind], _draw_swatch(kind)) for kind in kinds]
-    return SubsetFigure(f"{metric[0].upper()}{metric[1:]} by subset of modalities", svg, legend=legend)
+    return SubsetFigure(f"{metric[:1].upper()}{metric[1:]} by subset of modalities", svg, legend=legend)
 
 
 def _draw_swatch(kind: SubsetProbe) -> Markup:

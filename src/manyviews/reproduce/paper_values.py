@@ -62,9 +62,9 @@ def get_memory_value(coords: Coordinates, _metric: str = "") -> float | None:
 
 
 def get_multimodal_value(coords: Coordinates, metric: str) -> float | None:
-    """Two-class accuracy (percent) or MAE of the multimodal tables; supervised training is scored by its own layer."""
+    """Two-class accuracy (percent) or MAE of the multimodal tables; for supervised training, those of its head."""
     values = _MULTIMODAL.get(str(coords["data"]), {}).get(str(coords["loss"]))
-    prefix = "own-" if coords["loss"] == "supervised" else ""
+    prefix = "head-" if coords["loss"] == "supervised" else ""
     accuracy = {"cmu-mosei": "has0", "ch-sims": "mult"}.get(str(coords["data"]), "")
     indices = {f"{prefix}{accuracy}": 0, f"{prefix}mae": 1}
     return values[indices[metric]] if values is not None and metric in indices else None

@@ -39,7 +39,7 @@ def _collect_results(trials: Sequence[Trial], folder: Path) -> Iterator[tuple[Co
 
 
 def _format_score(results: Sequence[EvaluationResult], name: Representation) -> str:
-    scores = [result.scores[name] for result in results]
-    if scores[0].probes:
-        return format_metric("MAE", [probe["MAE"] for score in scores for probe in score.probes])
-    return format_metric("accuracy", [score.linear for score in scores if score.linear is not None])
+    scores = [result.scores[name] for result in results if name in result.scores]
+    errors = [probe["MAE"] for score in scores for probe in score.probes]
+    accuracies = [score.linear for score in scores if score.linear is not None]
+    return format_metric("MAE", errors) if errors else format_metric("accuracy", accuracies) if accuracies else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from manyviews.utils.text import escape_control_characters
@@ -22,9 +22,6 @@ class Cell:
     shade_level: int | None = None
     """From 0 to 10; -1 for an empty cell of a matrix."""
     subtext: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.text}\n{self.subtext}" if self.subtext else self.text
 
 
 @dataclass(frozen=True)
@@ -61,27 +58,31 @@ class Table:
     def from_texts(cls, title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
         return cls(title, header, [Row(name, [Cell(text) for text in texts]) for name, *texts in rows])
 
-    def list_texts(self) -> list[list[str]]:
-        """Return the rows as texts; explanations of the rows become a last column."""
-        has_subtext = any(row.subtext for row in self.rows)
-        return [[row.name, *map(str, row.cells), *([row.subtext] if has_subtext else [])] for row in self.rows]
+    def list_texts(self, escape: Callable[[str], str] = str) -> list[list[str]]:
+        """Return header and rows as texts; subtexts of rows become a last column, those of cells a second line."""
+        lines = [[*map(Cell, self.header), Cell()]]
+        lines += [[Cell(row.name), *row.cells, Cell(row.subtext)] for row in self.rows]
+        end = None if any(row.subtext for row in self.rows) else -1
+        return [["\n".join(escape(t) for t in (c.text, c.subtext) if t) for c in line[:end]] for line in lines]
 
     def to_markdown(self) -> str:
         """Return the table as Markdown, below its title."""
-        lines = ["| " + " | ".join(map(_escape_markdown, row)) + " |" for row in (self.header, *self.list_texts())]
-        return "\n".join([f"**{self.title}**", "", lines[0], "|" + "---|" * len(self.header), *lines[1:]])
+        head, *rows = [[text.replace("\n", " ") for text in row] for row in self.list_texts(_escape_markdown)]
+        lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+        return "\n".join([f"**{_escape_markdown(self.title)}**", "", lines[0], "|" + "---|" * len(head), *lines[1:]])
 
     def to_latex(self) -> str:
         """Return the table as LaTeX, for the package booktabs."""
-        head, *body = [" & ".join(map(_escape_tex, row)) + r" \\" for row in (self.header, *self.list_texts())]
+        texts = self.list_texts(_escape_tex)
+        head, *body = [" & ".join(row).replace("\n", " ") + r" \\" for row in texts]
         start = [r"\begin{table}", r"\centering", rf"\caption{{{_escape_tex(self.title)}}}"]
-        start += [rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\toprule", head, r"\midrule"]
+        start += [rf"\begin{{tabular}}{{l{'r' * (len(texts[0]) - 1)}}}", r"\toprule", head, r"\midrule"]
         return "\n".join([*start, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def to_csv(self) -> str:
         """Return the table as comma-separated values."""
         buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerows((self.header, *self.list_texts()))
+        csv.writer(buffer, lineterminator="\n").writerows(self.list_texts())
         return buffer.getvalue()
 
     def print(self) -> None:
@@ -94,28 +95,27 @@ class Table:
         from rich.table import Table as TerminalTable
         from rich.text import Text
 
-        texts = [[_escape_lines(text) for text in row] for row in self.list_texts()]
-        title, console = Text(_escape_lines(self.title)) if self.title else None, Console()
+        header, *texts = self.list_texts(escape_control_characters)
+        title, console = Text(escape_control_characters(self.title)) if self.title else None, Console()
         table = TerminalTable(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
-        for i in range(max(map(len, [self.header, *texts]))):
+        for i, heading in enumerate(header):
             is_numeric = all(row[i][:1] in "0123456789+-\N{EN DASH}·" for row in texts)
-            heading = Text(_escape_lines(self.header[i]) if i < len(self.header) else "")
-            table.add_column(heading, justify="right" if i and is_numeric else "left")
+            table.add_column(Text(heading), justify="right" if i and is_numeric else "left")
         for row in texts:
             table.add_row(*map(Text, row))
         width = console.measure(table, options=console.options.update(max_width=500)).maximum
         Console(width=max(console.width, width)).print(table)
         for note in self.notes:
-            print(_escape_lines(note), flush=True)
-
-
-def _escape_lines(text: str) -> str:
-    return "\n".join(map(escape_control_characters, text.split("\n")))
+            print(escape_control_characters(note), flush=True)
 
 
 def _escape_markdown(text: str) -> str:
-    return " ".join(text.replace("|", r"\|").replace("<", "&lt;").split())
+    return _join_lines(text).replace("|", r"\|").replace("<", "&lt;")
 
 
 def _escape_tex(text: str) -> str:
-    return "".join(TEX_ESCAPES.get(sign, sign) for sign in " ".join(text.split()))
+    return "".join(TEX_ESCAPES.get(sign, sign) for sign in _join_lines(text))
+
+
+def _join_lines(text: str) -> str:
+    return escape_control_characters(" ".join(text.split()))
