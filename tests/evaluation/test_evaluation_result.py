@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyviews.cli.evaluate_command import evaluate_run
+from manyviews.cli.evaluate_command import evaluate_command
 from manyviews.evaluation import (
     EvaluationConfig,
     EvaluationResult,
@@ -229,7 +229,7 @@ def test_evaluate_rewrites_a_damaged_file(
     (run / "evaluation.json").write_text(text)
     with pytest.raises(ConfigError, match=r"cannot read .*evaluation\.json: .* Run `manyviews evaluate` to rewrite it"):
         load_evaluation(run)
-    evaluate_run(run, EvaluationConfig(label_fractions=(), baselines=False, num_workers=0))
+    evaluate_command(run, EvaluationConfig(label_fractions=(), baselines=False, num_workers=0))
     result = load_evaluation(run)
     assert result == evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False, num_workers=0))
     score = result.scores["trained"]

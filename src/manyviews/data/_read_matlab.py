@@ -15,7 +15,7 @@ def copy_arrays(source: str, target: str, max_bytes: int) -> None:
 
         limit = INTERPRETER_BYTES + max_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
     try:
         content = loadmat(source, variable_names=("X", "Y"))
@@ -23,7 +23,8 @@ def copy_arrays(source: str, target: str, max_bytes: int) -> None:
         sys.exit("version 7.3 is not supported: save it again with `save -v7` in MATLAB")
     views, labels = content.get("X"), content.get("Y")
     if views is None or labels is None or views.dtype != object:
-        sys.exit("expected a cell X of views and an array Y of classes")
+        names = ", ".join(name for name, *_ in whosmat(source))
+        sys.exit(f"expected a cell X of views and an array Y of classes, got {names}")
     arrays = [np.asarray(array) for array in (*views.ravel(order="F"), labels)]
     if any(array.dtype.kind not in "biuf" for array in arrays):
         sys.exit("the views in X and the classes Y must be real numbers")

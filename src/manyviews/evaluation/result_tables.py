@@ -212,7 +212,14 @@ def make_modality_geometry_table(result: EvaluationResult) -> Table | None:
 
 
 def list_tables(result: EvaluationResult) -> list[Table]:
-    """List all tables of a result, in a form that fits a terminal."""
+    """List all tables of a result, in a form that fits a terminal.
+
+    Examples:
+        >>> from manyviews.evaluation import Score
+        >>> result = EvaluationResult("0.2", "photos", "photos", "test", scores={"trained": Score(linear=0.451)})
+        >>> [table.title for table in list_tables(result)]
+        ['Evaluation']
+    """
     tables = [
         make_scores_table([result]),
         make_subset_table([result], compact=True),

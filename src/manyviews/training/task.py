@@ -13,7 +13,7 @@ from torch import Tensor
 
 from manyviews.data import Dataset, DatasetDict, load_dataset
 from manyviews.losses import MultiViewLoss, SupervisedLoss
-from manyviews.metrics import alignment, numerical_rank, rankme, score_knn, uniformity
+from manyviews.metrics import compute_geometry, score_knn
 from manyviews.models import Embedder, EncoderConfig, MultimodalConfig, MultimodalEmbedder
 from manyviews.training.config import Config
 from manyviews.training.grad_cache import Views
@@ -93,12 +93,7 @@ class TrainingTask(ABC):
                 raise FloatingPointError("the embeddings of monitored instances are not finite")
             metrics: dict[str, float] = {}
             if not self.config.supervised:
-                metrics = {
-                    "alignment": alignment(z, mask).item(),
-                    "uniformity": uniformity(z, mask).item(),
-                    "rank": numerical_rank(z, mask),
-                    "rankme": rankme(z, mask).item(),
-                }
+                metrics = compute_geometry(z, mask, ["alignment", "uniformity", "rank", "rankme"])
             labels = self.split.class_labels
             if labels is None or not len(self.knn_bank):
                 return metrics
