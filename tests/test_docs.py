@@ -66,7 +66,7 @@ def test_python_blocks_run_and_print_the_documented_output(
 
 def test_each_loss_has_a_page_whose_code_runs() -> None:
     hooks = runpy.run_path(str(ROOT / "docs/hooks.py"))
-    assert set(hooks["WORDS"]) == set(LOSSES)
+    assert set(hooks["LOSS_PAGES"]) == set(LOSSES)
     pages = {name: hooks["make_loss_page"](name) for name in LOSSES}
     for page in pages.values():
         (code,) = blocks(page, "python")
