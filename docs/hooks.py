@@ -91,7 +91,7 @@ loss_fn({arguments}).backward()
 | P1, all views aligned at once | {marks[report.simultaneous_alignment]} |
 | P2, energy of a complete configuration | {marks[report.accurate_energy]} |
 | P3, terms of an instance at {views} views | {report.terms} |
-| coupling of alignment to uniformity | {report.coupling} |
+| coupling of alignment and uniformity | {report.coupling} |
 | reference | {entry["paper"]} |
 
 The principles are [measured](../paper.md#how-the-principles-are-measured) by differentiating the loss.
