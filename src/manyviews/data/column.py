@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Column(ABC):
-    """One modality of n instances: values of one kind."""
+    """One modality of n instances: values of one kind.
+
+    Examples:
+        >>> from manyviews.data import Vectors
+        >>> column = Vectors(torch.randn(3, 40)).drop(torch.tensor([False, True, False]))
+        >>> column.get_mask()
+        tensor([ True, False,  True])
+    """
 
     kind: ClassVar[str]
     dim: ClassVar[int] = 0
