@@ -132,7 +132,7 @@ def test_options_select_parts_of_a_table() -> None:
             "--views applies only to image tables, and this table is multimodal",
         ),
         ("multimodal", ReproduceOptions(missing_rate=3.0), r"missing_rate must be in \[0, 1\), got 3.0"),
-        ("multimodal", ReproduceOptions(datasets=("x=a.npz", "x=b.npz"), losses=("pvc",)), "two data sets are called"),
+        ("multimodal", ReproduceOptions(datasets=("x=a.npz", "x=b.npz"), losses=("pvc",)), "two datasets are called"),
     ):
         with pytest.raises(ConfigError, match=message):
             make_trials(name, options)

@@ -46,7 +46,7 @@ def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str 
 
 
 def is_first_rank() -> bool:
-    """Whether this process is rank zero of those started by torchrun, SLURM or `--devices`."""
+    """Return whether this process is rank zero of those started by torchrun, SLURM or `--devices`."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 

@@ -61,7 +61,7 @@ def _encode_splits(model: MultimodalEncoder | MultimodalEmbedder, data: DatasetD
 
 
 def read_labels(data: DatasetDict, split: str, index: Tensor) -> list[Label]:
-    """Class names or regression targets of instances; empty without labels."""
+    """Return class names or regression targets of instances; empty without labels."""
     labels = data[split].labels
     if labels is None:
         return []
@@ -70,7 +70,7 @@ def read_labels(data: DatasetDict, split: str, index: Tensor) -> list[Label]:
 
 
 def get_label_type(data: DatasetDict) -> type[str] | type[float]:
-    """`float` for regression targets, `str` for class names.
+    """Return `float` for regression targets, `str` for class names.
 
     Raises:
         DatasetError: a split has no labels.

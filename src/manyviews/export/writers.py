@@ -92,7 +92,7 @@ def open_embedding_writer(
 
 
 def get_ids_path(path: Path) -> Path:
-    """Path of the ids of a .npy file."""
+    """Return the path of the ids of a .npy file."""
     return path.with_name(f"{path.stem}.ids.csv")
 
 

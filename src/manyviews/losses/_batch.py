@@ -29,7 +29,7 @@ class GatheredBatch(NamedTuple):
     group: dist.ProcessGroup | None
 
     def local_shard(self, values: Tensor) -> Tensor:
-        """The part of this rank in a tensor with one value per instance."""
+        """Return the part of this rank in a tensor with one value per instance."""
         if self.group is None:
             return values
         return values.chunk(dist.get_world_size(self.group))[dist.get_rank(self.group)]
@@ -127,7 +127,7 @@ def _check_fits(name: str, value: Tensor, dims: str, shape: torch.Size, device: 
 
 
 def normalize_embeddings(z: Tensor, mask: Tensor | None) -> Tensor:
-    """Unit vectors in float32 (or float64), 0 for missing views; NaN, inf and zero vectors are errors."""
+    """Return unit vectors in float32 (or float64), 0 for missing views; raise for NaN, inf and zero vectors."""
     if z.dtype in (torch.float16, torch.bfloat16):
         z = z.float()
     if mask is not None:
@@ -174,7 +174,7 @@ def check_has_pairs(z: Tensor, mask: Tensor | None, labels: Tensor | None) -> No
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """The minimum of 1e-6 keeps cosines / temperature precise."""
+    """Raise unless the temperature is one number >= 1e-6, so that cosines / temperature are precise."""
     if isinstance(temperature, Tensor):
         if temperature.numel() != 1 or temperature.is_meta:
             raise ValueError(f"temperature must be one number, got a tensor {tuple(temperature.shape)}")

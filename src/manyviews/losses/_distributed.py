@@ -28,7 +28,7 @@ def _reduce_scatter(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
 
 
 def get_process_group(enabled: bool) -> dist.ProcessGroup | None:
-    """The group to gather over, or None for a single process."""
+    """Return the group to gather over, or None for a single process."""
     if enabled and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return dist.group.WORLD
     return None
@@ -104,6 +104,6 @@ class _AllGather(autograd.Function):
 
 
 def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The concatenated tensors of all ranks, in rank order; the gradient is summed over ranks."""
+    """Concatenate the tensors of all ranks, in rank order; the gradient is summed over ranks."""
     gathered: Tensor = _AllGather.apply(x, group)
     return gathered

@@ -74,7 +74,7 @@ class SupConLoss(NTXentLoss):
             return self.reduce(losses, (count > 0).any(1), batch)
 
     def _mean_class_similarity(self, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
-        """Mean of log K over all other views with the same label, and their number (both (M, N))."""
+        """Return the mean of log K over all other views with the same label, and their number (both (M, N))."""
         assert batch.labels is not None
         z = self.scale_by_temperature(batch.z)
         mask = torch.ones_like(z[:, :, 0]) if batch.mask is None else batch.mask.to(z)

@@ -228,7 +228,7 @@ class LeaveOneOutLoss(PairwiseLoss):
         self.normalize_mean = pair == "dhel" if normalize_mean is None else normalize_mean
 
     def positive_pairs(self, views: int) -> Tensor:
-        """View l and the mean of the others, which is view N + l."""
+        """Return the pairs of view l and the mean of the others, which is view N + l."""
         return make_view_diagonal(2 * views).roll(views, 1)
 
     def expand_views(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

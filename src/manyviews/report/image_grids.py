@@ -87,7 +87,7 @@ def _make_modality_grid(run: Run, task: MultimodalTask) -> ImageGrid:
 
 
 def _standardize_features(split: Dataset, modality: str, i: int) -> Tensor:
-    """One instance's features without padding, standardized unless they are an image."""
+    """Return one instance's features without padding, standardized unless they are an image."""
     modality_features = split.modalities[modality]
     assert isinstance(modality_features, Tensor)
     features = modality_features[i]
@@ -123,7 +123,7 @@ def make_neighbor_grid(sample: EncodedSample) -> ImageGrid | None:
 
 
 def _pick_queries(sample: EncodedSample) -> list[int]:
-    """Indices of one instance per class, spread over the classes, then of other instances."""
+    """Return indices of one instance per class, spread over the classes, then of other instances."""
     groups = torch.tensor(sample.labels.groups)
     order = draw_permutation(len(groups), 1).tolist()
     first_of_class = {int(groups[i]): i for i in reversed(order)}

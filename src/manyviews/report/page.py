@@ -92,7 +92,7 @@ def render_page(sections: Sequence[RunSection]) -> str:
 
 
 def _make_map_data(sections: Sequence[RunSection]) -> dict[str, Any]:
-    """Data for page.js: the maps, and each distinct thumbnail sheet once."""
+    """Collect the data for page.js: the maps, and each distinct thumbnail sheet once."""
     sheets: dict[str, dict[str, Any]] = {}
     maps: dict[int, dict[str, Any]] = {}
     for section in sections:

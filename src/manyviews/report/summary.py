@@ -81,7 +81,7 @@ def load_summaries(paths: Sequence[str | Path]) -> list[RunSummary]:
 
 
 def _make_unique_names(runs: Sequence[Run], resolved: Sequence[Path]) -> list[str]:
-    """Directory names, or paths where names are not unique."""
+    """Return directory names, or paths where names are not unique."""
     short = [path.name for path in resolved]
     return [name if short.count(name) == 1 else str(run.path) for name, run in zip(short, runs, strict=True)]
 
@@ -114,7 +114,7 @@ def _load_summary(run: Run, name: str, index: int) -> RunSummary:
 
 
 def _read_warnings(run: Run) -> list[str]:
-    """The last warnings in the log, without duplicates."""
+    """Return the last warnings in the log, without duplicates."""
     try:
         entries = run.read_log()
     except (OSError, ValueError):

@@ -56,7 +56,7 @@ class ReproduceOptions:
     scale: Scale = "laptop"
     """smoke: seconds, to see that it runs; laptop: a small ResNet and part of the data; paper: the paper's setting."""
     datasets: tuple[str, ...] = ()
-    """Data sets instead of the table's: names, paths, or NAME=PATH to give a path one of the paper's names."""
+    """Datasets instead of the table's: names, paths, or NAME=PATH to give a path one of the paper's names."""
     seeds: int = 1
     """Seeds per table entry; with several, mean and standard deviation are shown."""
     losses: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class ReproduceOptions:
     """Multimodal table: score every subset of modalities for every loss, not only for mv-dhel."""
 
     def format_command(self, table: str) -> str:
-        """The command that makes a table with these options.
+        """Format the command that makes a table with these options.
 
         Examples:
             >>> ReproduceOptions(views=(2, 4), released_variant=True).format_command("table1")
@@ -97,7 +97,7 @@ class ReproduceOptions:
             raise ConfigError("--views applies only to image tables, and this table is multimodal")
 
     def select_losses(self, losses: Sequence[str]) -> list[str]:
-        """The requested losses of a table, by its names or by the library's."""
+        """Select the requested losses of a table, by its names or by the library's."""
         table_names = {get_loss_name(name, self.released_variant): name for name in losses}
         selected = [table_names.get(name, name) for name in self.losses]
         if unknown := [name for name in selected if name not in losses]:
@@ -105,13 +105,13 @@ class ReproduceOptions:
         return [name for name in losses if not selected or name in selected]
 
     def select_view_counts(self, views: Sequence[int]) -> list[int]:
-        """The requested numbers of views of a table."""
+        """Select the requested numbers of views of a table."""
         if unknown := [count for count in self.views if count not in views]:
             raise ConfigError(f"this table does not have {unknown[0]} views, only {', '.join(map(str, views))}")
         return [count for count in views if not self.views or count in self.views]
 
     def resolve_datasets(self, default: Sequence[str]) -> list[tuple[str, str]]:
-        """Pairs of a data set's name and its source."""
+        """List pairs of a dataset's name and its source."""
         pairs: dict[str, str] = {}
         for source in self.datasets or default:
             name, equals, path = source.partition("=")
@@ -121,7 +121,7 @@ class ReproduceOptions:
             elif not equals:
                 path = RECIPES[source].data if source in RECIPES else source
             if name in pairs:
-                raise ConfigError(f"two data sets are called {name!r}: name one of them, as in --datasets one={path}")
+                raise ConfigError(f"two datasets are called {name!r}: name one of them, as in --datasets one={path}")
             pairs[name] = path
         return list(pairs.items())
 
@@ -157,7 +157,7 @@ class Experiment:
 
 
 def get_loss_name(loss: str, released: bool) -> str:
-    """The library's name of a loss in the paper's tables: the paper writes InfoNCE for pairs, its code uses NT-Xent."""
+    """Return the library's name of a table's loss: for pairs, the paper writes InfoNCE and its code uses NT-Xent."""
     return f"{loss}-{'ntxent' if released else 'infonce'}" if loss in ("pwe", "avg") else loss
 
 
@@ -176,7 +176,7 @@ def make_image_trials(
     batch_sizes: Sequence[int] = (),
     **changes: Any,
 ) -> Iterator[Trial]:
-    """Trials for each batch size, data set, loss and number of views; `batch_sizes` become a coordinate."""
+    """Make trials for each batch size, dataset, loss and number of views; `batch_sizes` become a coordinate."""
     paper_scale = options.scale == "paper"
     eval_config = EvaluationConfig(label_fractions=(), baselines=False)
     if paper_scale:
@@ -261,7 +261,7 @@ def _make_other_trials(options: ReproduceOptions) -> Iterator[Trial]:
 
 
 def _is_multimodal(dataset: str) -> bool:
-    """Whether a data set is multimodal: by its content, or by its recipe if it is not an existing path."""
+    """Return whether a dataset is multimodal: by its content, or by its recipe if it is not an existing path."""
     ((name, source),) = ReproduceOptions(datasets=(dataset,)).resolve_datasets(())
     path = as_path(source)
     if path is None or not path.exists():
@@ -346,7 +346,7 @@ def _get_other_paper_value(coords: Coordinates, metric: str) -> Any:
 
 EXPERIMENTS: dict[str, Experiment] = {
     "table1": Experiment(
-        "linear-probe accuracy by loss, views and data set",
+        "linear-probe accuracy by loss, views and dataset",
         _make_main_trials, ("linear",), ("data", "loss"), ("views",), _make_table_claims("linear"),
         paper_values.get_linear_value,
     ),

@@ -43,7 +43,7 @@ def use_plot_style() -> Iterator[Any]:
 
 
 def get_line_style(index: int) -> dict[str, Any]:
-    """Color, marker and dash of a line."""
+    """Return color, marker and dash of a line."""
     marker, dash = LINE_STYLES[index % len(LINE_STYLES)]
     return {"color": COLORS[index % len(COLORS)], "marker": marker, "linestyle": dash}
 
@@ -60,7 +60,7 @@ def save_figure(figure: Any, path: Path) -> list[Path]:
 
 
 def draw_line_figure(results: Results, axis_name: str, metrics: Sequence[str], path: Path) -> list[Path]:
-    """Plot a panel for each data set and metric, with a line for each loss along one axis."""
+    """Plot a panel for each dataset and metric, with a line for each loss along one axis."""
     datasets = results.list_levels("data")
     plotted = [name for name in metrics if any(name in values for values in results.values.values())]
     with use_plot_style() as Figure:

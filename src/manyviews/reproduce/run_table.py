@@ -129,7 +129,7 @@ def _format_provenance(name: str, options: ReproduceOptions) -> str:
 
 
 def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
-    """The trials of a table, with valid configs."""
+    """Make the trials of a table, and check their configs."""
     experiment = get_experiment(name)
     options.check(experiment)
     trials = list(experiment.make_trials(options))
@@ -139,12 +139,12 @@ def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
 
 
 def list_lr_searched(trials: Sequence[Trial], options: ReproduceOptions) -> list[Trial]:
-    """The trials that need a learning-rate search: the multimodal ones at the paper's scale."""
+    """List the trials that need a learning-rate search: the multimodal ones at the paper's scale."""
     return [trial for trial in trials if options.scale == "paper" and trial.config.task == "multimodal"]
 
 
 def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, float], Trial]:
-    """Trials of every learning rate with the first seed, by coordinates and rate."""
+    """Make trials of every learning rate with the first seed, by coordinates and rate."""
     eval_config = EvaluationConfig(label_fractions=(), baselines=False, modality_subsets=False, split="valid")
     return {
         (trial.coordinates, rate): Trial(
@@ -157,7 +157,7 @@ def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, fl
 
 
 def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple[list[Trial], Table, dict[str, str]]:
-    """The trials with the learning rate that is best on the validation split with the first seed."""
+    """Set each trial's learning rate to the best one on the validation split with the first seed."""
     for source in {trial.config.data for trial in trials}:
         if not {"valid", "test"} <= set(load_dataset(source).splits):
             raise ConfigError(
@@ -184,7 +184,7 @@ def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple
 
 
 def _get_validation_score(trial: Trial, folder: Path) -> float | None:
-    """The score on the validation split; higher is better."""
+    """Return the score on the validation split; higher is better."""
     result = trial.load_result(folder)
     if result is None:
         return None

@@ -46,7 +46,7 @@ class PointCloud:
     collapsed_fraction: float = 0.0
 
     def sample(self, instances: int, generator: torch.Generator) -> Tensor:
-        """Embeddings (M, N, d) in float64."""
+        """Sample embeddings (M, N, d) in float64."""
         shape = (instances, VIEWS, self.dims)
         center = normalize(torch.randn(instances, 1, self.dims, generator=generator, dtype=torch.float64), dim=2)
         if self.collapsed_fraction:
@@ -70,7 +70,7 @@ SETTING = f"{VIEWS} views, {DIM} dimensions, temperature {TEMPERATURE}; gaps wit
 
 
 def compute_log_mean_kernel(dim: int, temperature: float) -> float:
-    """Log E exp(u.v / tau) for v uniform on the sphere in `dim` dimensions, for any u.
+    """Compute log E exp(u.v / tau) for v uniform on the sphere in `dim` dimensions, for any u.
 
     Examples:
         >>> round(compute_log_mean_kernel(3, 0.5), 6) == round(math.log(math.sinh(2) / 2), 6)
@@ -81,20 +81,20 @@ def compute_log_mean_kernel(dim: int, temperature: float) -> float:
 
 
 def _sample_uniform_cosines(dim: int) -> tuple[Tensor, Tensor]:
-    """Cosines on a fine grid of angles, and their log density for uniform points."""
+    """Return cosines on a fine grid of angles, and their log density for uniform points."""
     angle, log_density = make_sphere_angle_grid(dim)
     return angle.cos(), log_density
 
 
 @lru_cache
 def compute_energy_slope(dim: int, temperature: float) -> float:
-    """The derivative of log E exp(u.v / tau) with respect to the mean of u.v, at uniform points v."""
+    """Compute the derivative of log E exp(u.v / tau) with respect to the mean of u.v, at uniform points v."""
     cosine, log_density = _sample_uniform_cosines(dim)
     return float(dim * (cosine * (log_density + cosine / temperature).softmax(0)).sum())
 
 
 def compute_sampling_error(points: PointCloud, loss_name: str, z: Tensor) -> float:
-    """First-order sampling error of the loss (mean zero), used as a control variate; it can exceed the gap.
+    """Compute the first-order sampling error of the loss (mean zero), a control variate; it can exceed the gap.
 
     It has two parts: the deviation of the sampled alignment from its mean, and the pull of instances towards one side
     of the sphere. The mean comes from other samples than the limit, so that it does not influence the limit.
@@ -114,14 +114,14 @@ def compute_sampling_error(points: PointCloud, loss_name: str, z: Tensor) -> flo
 
 
 def compute_limit(points: PointCloud, loss_name: str) -> float:
-    """The limit of the loss, less its constants."""
+    """Compute the limit of the loss, less its constants."""
     return _compute_alignment(points, seed=1) + (VIEWS if loss_name == "mv-dhel" else 1) * _compute_expected_energy(
         points
     )
 
 
 def _compute_expected_energy(points: PointCloud) -> float:
-    """E log C(u): with a fraction p in one point, C(u) = p exp(x / tau) + (1 - p) C, x the cosine to that point."""
+    """Compute E log C(u); with a fraction p in one point, C(u) = p exp(x / tau) + (1 - p) C, x the cosine to it."""
     uniform, p = compute_log_mean_kernel(points.dims, TEMPERATURE), points.collapsed_fraction
     if not p:
         return uniform
@@ -132,7 +132,7 @@ def _compute_expected_energy(points: PointCloud) -> float:
 
 @lru_cache
 def _compute_alignment(points: PointCloud, seed: int) -> float:
-    """-E log mean_{l!=m} exp(P[l,m]): exact where views coincide, else estimated from many instances."""
+    """Compute -E log mean_{l!=m} exp(P[l,m]): exact where views coincide, else estimated from many instances."""
     if not points.noise:
         return -1 / TEMPERATURE
     generator = torch.Generator().manual_seed(seed)
@@ -147,14 +147,14 @@ def _sample_alignment(z: Tensor) -> float:
 
 
 def compute_constant(loss_name: str, instances: int) -> float:
-    """The constants of the loss of so many instances, which its limit does not include."""
+    """Compute the constants of the loss of so many instances, which its limit does not include."""
     if loss_name == "mv-infonce":
         return math.log(instances)
     return VIEWS * math.log(instances - 1) - math.log(VIEWS * (VIEWS - 1))
 
 
 def compute_limit_gap(points: PointCloud, loss_name: str, instances: int, limit: float, num_samples: int) -> float:
-    """The loss less its constants and its limit, averaged over draws of `num_samples` instances in total."""
+    """Compute the loss less its constants and its limit, averaged over draws of `num_samples` instances in total."""
     loss = get_loss(loss_name, temperature=TEMPERATURE)
     draws = max(1, num_samples // instances)
     generator = torch.Generator().manual_seed(instances)
@@ -166,13 +166,13 @@ def compute_limit_gap(points: PointCloud, loss_name: str, instances: int, limit:
 
 
 def _compute_loss(loss: Any, z: Tensor) -> float:
-    """The loss in float64, or in float32 for many instances, where float64 is slow and the rounding below the gap."""
+    """Compute the loss in float64; in float32 for many instances, where float64 is slow and rounding below the gap."""
     with torch.no_grad():
         return float(loss(z if len(z) <= 2**12 else z.float()))
 
 
 def fit_power_law(counts: Sequence[int], gaps: Sequence[float]) -> float:
-    """The power of M with which the gap shrinks, by least squares on logarithms.
+    """Fit the power of M with which the gap shrinks, by least squares on logarithms.
 
     Examples:
         >>> round(fit_power_law([10, 100, 1000], [0.1, 0.01, 0.001]), 3)
@@ -186,7 +186,7 @@ def fit_power_law(counts: Sequence[int], gaps: Sequence[float]) -> float:
 def measure_convergence(
     max_instances: int, num_samples: int
 ) -> tuple[Table, list[Claim], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Gaps at M = 16, 64, ..., `max_instances` for each case and loss, each from at least `num_samples` instances."""
+    """Measure gaps at M = 16, 64, ..., `max_instances` for each case and loss, from >= `num_samples` instances each."""
     counts = [4**power for power in range(2, 9) if 4**power <= max_instances]
     curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
     claims, rows = [], []
