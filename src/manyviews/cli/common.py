@@ -45,14 +45,14 @@ def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str 
     Table.from_texts(title, header, rows).print()
 
 
-def is_first_rank() -> bool:
+def is_rank_zero() -> bool:
     """Return whether this process is rank zero of those started by torchrun, SLURM or `--devices`."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 def print_error(message: object) -> None:
     """Print a message to stderr, on rank zero only."""
-    if is_first_rank():
+    if is_rank_zero():
         print_stderr(f"manyviews: {escape_control_characters(message)}")
 
 

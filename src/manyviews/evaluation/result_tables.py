@@ -136,8 +136,8 @@ def make_subset_table(results: Sequence[EvaluationResult], compact: bool = False
             Cell(" / ".join(format_metric(name, [scores[kind][name] for scores in same]) for name in metrics))
             for kind in kinds
         ]
-        number = f" ({subset.instances:,})" if subset.instances < first.test_instances else ""
-        rows.append(Row(" + ".join(subset.modalities) + number, cells))
+        count_note = f" ({subset.instances:,})" if subset.instances < first.test_instances else ""
+        rows.append(Row(" + ".join(subset.modalities) + count_note, cells))
     total = len(first.subsets)
     notes = [] if len(rows) == total else [f"{len(rows)} of {total} subsets are shown; the JSON file has all."]
     title = f"{' / '.join(metrics)} by subset of modalities"

@@ -131,7 +131,7 @@ def is_multimodal_file(path: Path) -> bool:
     return isinstance(_read_config(path), MultimodalConfig)
 
 
-def load_weights(module: nn.Module, path: Path, what: str) -> None:
+def load_weights(module: nn.Module, path: Path, description: str) -> None:
     """Load the weights of a file; raise with the differences unless names and shapes match exactly."""
     with _open_file(path) as file:
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
@@ -142,7 +142,7 @@ def load_weights(module: nn.Module, path: Path, what: str) -> None:
     problems += [f"{name} is {got}, expected {shape}" for name, (got, shape) in shapes.items() if got != shape]
     if problems:
         text = ", ".join(problems[:3]) + (f", and {len(problems) - 3} more" if len(problems) > 3 else "")
-        raise EncoderError(f"the weights in {path} do not fit {what}: {text}")
+        raise EncoderError(f"the weights in {path} do not fit {description}: {text}")
     for part in module.modules():
         if any(tensor.is_meta for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
             part.to_empty(device="cpu", recurse=False)

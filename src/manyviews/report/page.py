@@ -31,7 +31,7 @@ def write_report(
     path: str | Path,
     *,
     instances: int = MAX_INSTANCES,
-    workers: int = 2,
+    num_workers: int = 2,
     device: Device = "auto",
 ) -> int:
     """Write one HTML file about runs, which can be opened from disk.
@@ -40,7 +40,7 @@ def write_report(
         runs: run directories, finished or not.
         path: the .html file to write.
         instances: max test instances of each run on its map and in its neighbor search.
-        workers: processes that read images from disk.
+        num_workers: processes that read images from disk.
         device: where to encode; auto uses a GPU if there is one.
 
     Returns:
@@ -59,7 +59,7 @@ def write_report(
     summaries = load_summaries(runs)
     check_writable(path, (".html", ".htm"))
     torch_device = resolve_device(device)
-    text = render_page([build_section(summary, instances, workers, torch_device) for summary in summaries])
+    text = render_page([build_section(summary, instances, num_workers, torch_device) for summary in summaries])
     content = "\n".join(map(escape_control_characters, text.split("\n"))).encode()
     write_atomic(path, content)
     return len(content)

@@ -67,7 +67,7 @@ def make_evaluation_tables(result: EvaluationResult | None) -> EvaluationTables:
     )
 
 
-def build_section(summary: RunSummary, instances: int, workers: int, device: torch.device) -> RunSection:
+def build_section(summary: RunSummary, instances: int, num_workers: int, device: torch.device) -> RunSection:
     """Build the section; load the run's data, if it still exists, and encode a sample of it."""
     run = summary.run
     tables = make_evaluation_tables(summary.evaluation)
@@ -81,7 +81,7 @@ def build_section(summary: RunSummary, instances: int, workers: int, device: tor
     section.views = _try_part(section, ("views",), "Cannot draw the views", lambda: make_view_grid(run, data))
     message = "Cannot encode the test instances"
     sample = _try_part(
-        section, ("neighbors", "map"), message, lambda: encode_sample(run, data, instances, workers, device)
+        section, ("neighbors", "map"), message, lambda: encode_sample(run, data, instances, num_workers, device)
     )
     if sample is None:
         return section

@@ -77,7 +77,7 @@ class Trainer:
         """
         self.run, self.task, self.fabric = run, task, fabric
         self.config = config = run.config
-        self.is_main, self.evaluate_model = fabric.is_global_zero, evaluate
+        self.is_rank_zero, self.evaluate_model = fabric.is_global_zero, evaluate
         self.steps_per_epoch = len(task.train_indices) // config.instances_per_batch
         self.total_steps = self.steps_per_epoch * config.epochs
         self.peak_lr = config.learning_rate * config.instances_per_batch / 256
@@ -94,7 +94,7 @@ class Trainer:
         self.saved_step, self.last_save_time = self.step_number, monotonic()
         self.unflushed_rows: list[dict[str, Any]] = []
         self.metrics: MetricsFile | None = None
-        if self.is_main:
+        if self.is_rank_zero:
             loggers = make_loggers(config, run.path, run.run_id, self.step_number)
             self.metrics = MetricsFile(run.path / METRICS_FILE, self.step_number, loggers)
 
@@ -131,9 +131,9 @@ class Trainer:
                             self.after_step({"step": self.step_number, "epoch": epoch, **row})
                             self.check_stop(stop)
                     self.finish()
-                if self.is_main and self.evaluate_model:
+                if self.is_rank_zero and self.evaluate_model:
                     self.evaluate(self.evaluate_model, stop.signum)
-                if self.is_main and self.saved_step < self.step_number:
+                if self.is_rank_zero and self.saved_step < self.step_number:
                     self.save()  # the disk was full at the last checkpoint; it may have space now
             except RuntimeError as error:
                 if not is_process_lost(error):
@@ -141,7 +141,7 @@ class Trainer:
                 reason = str(error).partition("\n")[0].partition(". ")[0]
                 raise ChildProcessError(
                     f"a process of this training has died ({reason}); the last checkpoint is from step "
-                    f"{self.saved_step}. {self.how_to_resume}"
+                    f"{self.saved_step}. {self.resume_hint}"
                 ) from error
 
     def iterate_batches(self, epoch: int) -> Iterator[tuple[Views, Tensor]]:
@@ -207,7 +207,7 @@ class Trainer:
         planned = self.count_planned_steps(step - 1)
         if step == planned or step % (config.monitor_every or max(1, planned // 10)) == 0:
             self.flush_metrics()
-            if self.is_main:
+            if self.is_rank_zero:
                 self.monitor(row)
         self.unflushed_rows.append(row)
         if is_last or step % config.log_every == 0:
@@ -260,7 +260,7 @@ class Trainer:
         """Save a checkpoint of everything that a step changes. All ranks have the same state, so rank 0 saves it."""
         self.flush_metrics()
         self.last_save_time = monotonic()
-        if not self.is_main:
+        if not self.is_rank_zero:
             return
         step, keep = self.step_number, self.config.keep_checkpoints
         state = {"step": step, "provenance": self.provenance}
@@ -352,7 +352,7 @@ class Trainer:
             self.fabric.barrier()
             raise TrainingInterrupted(
                 f"stopped at step {self.step_number} of {self.total_steps}; the last checkpoint is from step "
-                f"{self.saved_step}. {self.how_to_resume}",
+                f"{self.saved_step}. {self.resume_hint}",
                 signum,
             )
 
@@ -373,7 +373,7 @@ class Trainer:
         """Repeat a failed write until the disk has space; raise TrainingInterrupted after a signal."""
         message = (
             f"cannot write: {failure}. The result stays in memory and is written as soon as the disk has space. "
-            f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.how_to_resume}"
+            f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.resume_hint}"
         )
         logger.warning(message, extra=FILE_ONLY)
         print_stderr(message)  # even with quiet=True: the process waits
@@ -384,14 +384,14 @@ class Trainer:
                     return self.write(write)
             raise TrainingInterrupted(
                 f"stopped while the disk was full: {failure}; the last checkpoint is from step {self.saved_step}. "
-                f"{self.how_to_resume}",
+                f"{self.resume_hint}",
                 stop.signum,
             ) from failure
 
     def finish(self) -> None:
         """Save the model. The other ranks do not wait if the disk is full."""
         failure = None
-        if self.is_main:
+        if self.is_rank_zero:
             self.task.finish_model(self.model)
             try:
                 self.write(self.save_model)
@@ -408,9 +408,7 @@ class Trainer:
 
     def evaluate(self, evaluate_model: Callable[[AnyModel], Evaluation], stopped: int) -> None:
         """Evaluate and save the result, on rank 0 only: it may take longer than the timeout of the other ranks."""
-        message = (
-            f"training finished and the encoder is saved, but the evaluation was interrupted. {self.how_to_resume}"
-        )
+        message = f"training finished and the encoder is saved, but the evaluation was interrupted. {self.resume_hint}"
         if stopped:
             raise TrainingInterrupted(message, stopped)
         logger.info("training finished, evaluating")
@@ -435,7 +433,7 @@ class Trainer:
             logger.warning(f"evaluation failed: {error}")
 
     @property
-    def how_to_resume(self) -> str:
+    def resume_hint(self) -> str:
         return f"Resume with: manyviews train --resume {self.run.path}"
 
     def make_divergence_error(self, reason: str, step: int, rate: float) -> DivergedError:
