@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 in the official Python layout: a folder, a .tar.gz archive, or the download."""
 
-from __future__ import annotations
-
 import tarfile
 from dataclasses import dataclass
 from io import BytesIO

@@ -1,7 +1,5 @@
 """Resumable, checksum-verified, atomic downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os

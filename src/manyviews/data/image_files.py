@@ -1,7 +1,5 @@
 """Decode image files, and read them lazily from disk."""
 
-from __future__ import annotations
-
 import operator
 import warnings
 from collections.abc import Iterator, Sequence

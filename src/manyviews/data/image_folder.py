@@ -1,7 +1,5 @@
 """Load a folder of images: splits, classes and labels from its subfolders."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator

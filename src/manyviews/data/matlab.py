@@ -4,8 +4,6 @@ scipy trusts a file: an unknown element type makes it follow a wild pointer, nes
 header allocates any amount of memory. So it runs in a process of its own, with a limit of memory.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

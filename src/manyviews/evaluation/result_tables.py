@@ -4,8 +4,6 @@ The terminal, the report and the reproduction of the paper's tables print the sa
 results show mean and standard deviation over them, for instance over seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from manyviews.evaluation.evaluation_result import EvaluationResult, Geometry, Representation, SubsetProbe

@@ -1,7 +1,5 @@
 """Embeddings of multimodal instances."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

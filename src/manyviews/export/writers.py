@@ -6,8 +6,6 @@
 - .parquet: `id`, `label` and `vector`, or a column per modality; needs pyarrow
 """
 
-from __future__ import annotations
-
 import csv
 import tempfile
 import zipfile

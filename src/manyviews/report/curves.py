@@ -1,7 +1,5 @@
 """Charts that overlay runs: training curves and singular spectra."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """2-D map of a run's test instances, colored by class, with the tooltip data for page.js."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

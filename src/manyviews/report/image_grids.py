@@ -1,7 +1,5 @@
 """Image grids: instances with their views, and queries with their nearest neighbors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """`write_report`: runs -> one self-contained HTML page."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Encode a sample of the test set for the map and the nearest-neighbor grid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

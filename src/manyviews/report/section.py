@@ -1,7 +1,5 @@
 """The section of one run in a report, with reasons for missing parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Summaries of run directories, complete or not."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence

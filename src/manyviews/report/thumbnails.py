@@ -1,7 +1,5 @@
 """Images inside a page: small WebP data URIs, and drawings of modalities that are not images."""
 
-from __future__ import annotations
-
 import base64
 import io
 import math

@@ -8,8 +8,6 @@ pair probabilities q come from a Student t. Gradient descent minimizes KL(P || Q
 The map is initialized with the first two principal components, so that it is deterministic.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

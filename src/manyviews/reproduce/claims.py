@@ -4,8 +4,6 @@ A claim is about a difference, one for each seed, that is positive where it supp
 mean difference exceeds a margin: half of its 95% interval over seeds (Student's t), or with one seed the metric's.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence

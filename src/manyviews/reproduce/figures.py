@@ -1,7 +1,5 @@
 """Figures in one plain style, readable in gray: each line has its own marker and dash."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Accuracies are top-1, in percent, by dataset and loss for each number of views. Losses have the names of its tables.
 """
 
-from __future__ import annotations
-
 from manyviews.reproduce.trials import Coordinates
 
 DATA = ("cifar10", "cifar100", "imagenet100", "imagenet1k")

@@ -1,7 +1,5 @@
 """Tables of results: one for each metric, the claims, and every number as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import statistics

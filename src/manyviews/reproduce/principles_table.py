@@ -1,7 +1,5 @@
 """The principles table: measured properties of each loss, compared with the paper's Table I."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from manyviews.losses import LOSSES, check_principles, get_loss

@@ -1,7 +1,5 @@
 """`reproduce_table`: run a table's trials and write its files."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence

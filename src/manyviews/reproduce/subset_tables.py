@@ -1,7 +1,5 @@
 """Tables for multimodal data: scores of every subset of modalities, and of baselines."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path

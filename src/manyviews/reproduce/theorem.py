@@ -11,8 +11,6 @@ C has a closed form for points uniform on a sphere of k dimensions, also if a fr
 point. So the limit is exact where views coincide; elsewhere the alignment is estimated from many instances.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

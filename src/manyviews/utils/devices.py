@@ -1,7 +1,5 @@
 """Choice of the device and of the number of CPU threads."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

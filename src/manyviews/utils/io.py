@@ -1,7 +1,5 @@
 """Crash-safe file writes and locks."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import os

@@ -4,8 +4,6 @@ A small file can request any amount of memory: by compression, by nested referen
 with a large shape. A reader counts every allocation before it is made, and stops before it exceeds the budget.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
