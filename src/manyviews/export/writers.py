@@ -177,11 +177,7 @@ def _write_parquet(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
     names = [*layout.columns, *(layout.modalities or ("vector",))]
     schema = arrow.schema(list(zip(names, types + [vector] * (len(names) - len(types)), strict=True)))
     # Pass an open file: pyarrow accepts only UTF-8 paths.
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("wb") as file,
-        parquet.ParquetWriter(file, schema) as writer,
-    ):
+    with atomic_path(path) as temporary, temporary.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
 
         def write(columns: list[list[Label]], vectors: Tensor) -> None:
             arrays = [arrow.array(values, kind) for values, kind in zip(columns, types, strict=True)]

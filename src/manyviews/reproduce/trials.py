@@ -21,12 +21,7 @@ from manyviews.data import as_path
 from manyviews.evaluation import EvaluationConfig, EvaluationResult, evaluate
 from manyviews.runs import Run
 from manyviews.training import Config, with_absolute_paths
-from manyviews.utils import (
-    escape_control_characters,
-    exclusive_lock,
-    exit_with_parent,
-    read_text,
-)
+from manyviews.utils import escape_control_characters, exclusive_lock, exit_with_parent, read_text
 
 Level = str | int | float
 
