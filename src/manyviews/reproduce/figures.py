@@ -14,20 +14,10 @@ LINE_STYLES: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 COLORS = ("#1b5e9c", "#c4622d", "#3f7f4f", "#7a5195", "#8a6d1f", "#5f6b76", "#b03a5b")
 STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4,
-    "legend.frameon": False,
-    "figure.dpi": 150,
-    "savefig.bbox": "tight",
-    "pdf.fonttype": 42,
-}
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "lines.linewidth": 1.4, "lines.markersize": 4,
+    "legend.frameon": False, "figure.dpi": 150, "savefig.bbox": "tight", "pdf.fonttype": 42,
+}  # fmt: skip
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,35 +26,19 @@ from manyviews.utils import escape_control_characters, exclusive_lock, exit_with
 Level = str | int | float
 
 
-class Coordinates(Mapping[str, Level]):
-    """Row and column of a table, such as loss and number of views; hashable.
+class Coordinates(dict[str, Level]):
+    """Row and column of a table, such as loss and number of views; hashable, so do not change them.
 
     Examples:
         >>> {Coordinates(loss="mv-dhel", views=2): 0.5}[Coordinates(loss="mv-dhel", views=2)]
         0.5
     """
 
-    def __init__(self, **levels: Level) -> None:
-        self._levels = levels
-
-    def __getitem__(self, name: str) -> Level:
-        return self._levels[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._levels)
-
-    def __len__(self) -> int:
-        return len(self._levels)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._levels.items()))
-
-    def drop(self, name: str) -> Coordinates:
-        """Return the coordinates without one of them."""
-        return Coordinates(**{key: level for key, level in self._levels.items() if key != name})
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {level}" for name, level in self._levels.items())
+        return ", ".join(f"{name} {level}" for name, level in self.items())
 
 
 @dataclass(frozen=True)
