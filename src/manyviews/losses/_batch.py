@@ -79,9 +79,9 @@ def stack_views(z: Tensor | Sequence[Tensor]) -> Tensor:
         if view.dim() != 2:
             raise ValueError(f"views must be (instances, dim), got shape {tuple(view.shape)} for view {i}")
         shapes, devices = (tuple(z[0].shape), tuple(view.shape)), (z[0].device, view.device)
-        for what, (first, other) in {"have the same shape": shapes, "be on the same device": devices}.items():
+        for requirement, (first, other) in {"have the same shape": shapes, "be on the same device": devices}.items():
             if first != other:
-                raise ValueError(f"views must {what}, got {first} for view 0 and {other} for view {i}")
+                raise ValueError(f"views must {requirement}, got {first} for view 0 and {other} for view {i}")
         _check_dtype(view)
     return torch.stack(list(z), 1)
 
@@ -148,15 +148,15 @@ def _describe_bad_embedding(z: Tensor, norms: Tensor, min_norm: float) -> str:
     bad = ~((norms > min_norm) & (norms < math.inf))
     instance, view = bad.nonzero()[0].tolist()
     vector = z[instance, view]
-    where = f"first at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
+    location = f"first at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
     if vector.isnan().any():
-        return f"embeddings contain NaN, {where}"
+        return f"embeddings contain NaN, {location}"
     if vector.isinf().any():
-        return f"embeddings contain inf, {where}"
+        return f"embeddings contain inf, {location}"
     if not vector.any():
-        return f"embeddings contain a zero vector, which has no direction, {where}"
+        return f"embeddings contain a zero vector, which has no direction, {location}"
     extreme = "large" if norms[instance, view] > 1 else "small"
-    return f"embeddings are too {extreme} for the norm of a vector in {z.dtype}, {where}"
+    return f"embeddings are too {extreme} for the norm of a vector in {z.dtype}, {location}"
 
 
 def check_has_pairs(z: Tensor, mask: Tensor | None, labels: Tensor | None) -> None:

@@ -38,11 +38,11 @@ def claim_best(results: Results, metric: str, winner: str, others: Sequence[str]
     kind = METRICS[metric]
     scores = {name: results.by_seed(metric, loss=name, **coords) for name in (winner, *others)}
     scores = {name: values for name, values in scores.items() if values}
-    where = ", ".join(f"{name} {value}" for name, value in coords.items())
+    setting = ", ".join(f"{name} {value}" for name, value in coords.items())
     means = ", ".join(f"{name} {statistics.fmean(values.values()):.{kind.digits}f}" for name, values in scores.items())
     rivals = ", ".join([name for name in scores if name != winner] or others)
     text = f"{winner} has a better {kind.short_name} than {rivals}"
-    return _compare(f"{text} ({where})", means, scores, winner, kind, kind.sign)
+    return _compare(f"{text} ({setting})", means, scores, winner, kind, kind.sign)
 
 
 def claim_improves(results: Results, metric: str, axis: str, **coords: Any) -> Claim:

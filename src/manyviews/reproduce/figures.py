@@ -38,7 +38,7 @@ def get_line_style(index: int) -> dict[str, Any]:
 
 def save_figure(figure: Any, path: Path) -> list[Path]:
     """Write the figure atomically as .png and .pdf."""
-    paths = [path.with_suffix(ending) for ending in (".png", ".pdf")]
+    paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for file in paths:
         with atomic_path(file) as temporary:
             # No date: the same figure gives the same file.

@@ -102,13 +102,13 @@ def reproduce_table(
         figures = draw_line_figure(results, experiment.x_axis, experiment.metrics, output / name)
     write_atomic(output / f"{name}.csv", format_long_csv(experiment, results, with_paper))
     messages = [f"{trial}: {reason}" for trial, reason in failed.items()]
-    outcome = _write_outputs(name, options, output, tables, list(experiment.claims(results)), trials, messages)
+    outcome = _write_outputs(name, options, output, tables, experiment.check_claims(results), trials, messages)
     return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
 
 
 def _check_files(name: str, options: ReproduceOptions, runs: Path, output: Path, overwrite: bool) -> None:
     """Raise if files of this table exist that were made with other or unknown options."""
-    files = [path for ending in ("md", "csv", "tex", "png", "pdf") if (path := output / f"{name}.{ending}").exists()]
+    files = [path for suffix in ("md", "csv", "tex", "png", "pdf") if (path := output / f"{name}.{suffix}").exists()]
     if overwrite or not files:
         return
     text = files[0].read_text(errors="replace") if files[0].suffix == ".md" else ""

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -104,18 +105,14 @@ def compute_sampling_error(points: PointCloud, loss_name: str, z: Tensor) -> flo
     cross = (total @ total.T - torch.einsum("ild,imd->lm", z, z)) / (count * (count - 1))
     same = cross.diagonal()
     pull = same.sum() if loss_name == "mv-dhel" else (cross.sum() - same.sum()) / (VIEWS * (VIEWS - 1))
-    return (
-        compute_energy_slope(points.dims, TEMPERATURE) * float(pull)
-        + _sample_alignment(z)
-        - _compute_alignment(points, seed=2)
-    )
+    slope = compute_energy_slope(points.dims, TEMPERATURE)
+    return slope * float(pull) + _sample_alignment(z) - _compute_alignment(points, seed=2)
 
 
 def compute_limit(points: PointCloud, loss_name: str) -> float:
     """Compute the limit of the loss, less its constants."""
-    return _compute_alignment(points, seed=1) + (VIEWS if loss_name == "mv-dhel" else 1) * _compute_expected_energy(
-        points
-    )
+    weight = VIEWS if loss_name == "mv-dhel" else 1
+    return _compute_alignment(points, seed=1) + weight * _compute_expected_energy(points)
 
 
 def _compute_expected_energy(points: PointCloud) -> float:
@@ -188,11 +185,8 @@ def measure_convergence(
     counts = [4**power for power in range(2, 9) if 4**power <= max_instances]
     curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
     claims, rows = [], []
-    for points, loss_name in track(
-        [(points, loss_name) for points in CASES for loss_name in THEOREM_LOSSES],
-        "limits",
-        len(CASES) * len(THEOREM_LOSSES),
-    ):
+    cases = list(product(CASES, THEOREM_LOSSES))
+    for points, loss_name in track(cases, "limits", len(cases)):
         limit = compute_limit(points, loss_name)
         gaps = [compute_limit_gap(points, loss_name, count, limit, num_samples) for count in counts]
         curves[points.name, loss_name] = list(zip(counts, gaps, strict=True))
@@ -208,11 +202,8 @@ def measure_convergence(
             )
         )
     header = ("points", "loss", "limit", *(f"gap at M {count}" for count in counts), "power of M")
-    return (
-        Table.from_texts("Gap: the loss less its constants, its limit and its sampling error", header, rows),
-        claims,
-        curves,
-    )
+    title = "Gap: the loss less its constants, its limit and its sampling error"
+    return Table.from_texts(title, header, rows), claims, curves
 
 
 def optimize_free_points(steps: int, names: Sequence[str]) -> tuple[Table, list[Claim]]:

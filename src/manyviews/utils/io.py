@@ -16,10 +16,10 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a write that may succeed after space is freed: disk full, quota exceeded, file too large."""
 
 
-def check_writable(path: Path, endings: Collection[str], inputs: Iterable[str | Path] = ()) -> None:
-    """Raise early unless a file with one of these endings can be written to `path` and `path` is not an input."""
-    if path.suffix.lower() not in endings:
-        raise ValueError(f"the output must end in {', '.join(endings)}, got {path}")
+def check_writable(path: Path, suffixes: Collection[str], inputs: Iterable[str | Path] = ()) -> None:
+    """Raise early unless a file with one of these suffixes can be written to `path` and `path` is not an input."""
+    if path.suffix.lower() not in suffixes:
+        raise ValueError(f"the output must end in {', '.join(suffixes)}, got {path}")
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
