@@ -5,5 +5,5 @@
 
 from manyviews.utils.lazy import attach_stub
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -83,12 +83,12 @@ PHOTOS_DIGEST = "792fe6d15ac97be0a101d3da3106e51bf7204b70ea7f84faf682b57a0124734
 def test_digits_have_four_feature_views() -> None:
     digits = load_dataset("digits")
     assert [len(digits[s]) for s in ("train", "test")] == [1437, 360]
-    shapes = {name: tuple(features.shape[1:]) for name, features in digits["train"].modalities.items()}
+    shapes = {name: tuple(column.values.shape[1:]) for name, column in digits["train"].modalities.items()}
     assert shapes == {"image": (1, 8, 8), "pixels": (64,), "fourier": (40,), "profiles": (16,), "gradients": (32,)}
     train, test = digits["train"], digits["test"]
     for name in ("pixels", "fourier", "profiles", "gradients"):
         # Each view predicts the digit: 1-nearest-neighbor classification by that view alone.
-        x, y = train.modalities[name], test.modalities[name]
+        x, y = train[name].values, test[name].values
         scale = x.std(0) + 1e-6
         nearest = torch.cdist(y / scale, x / scale).argmin(1)
         assert (train.labels[nearest] == test.labels).float().mean() > 0.7, name

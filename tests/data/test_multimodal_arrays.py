@@ -42,19 +42,19 @@ def test_array_names_padding_and_lengths(tmp_path: Path, name: str, front: bool,
     data = load_dataset(save(tmp_path, **{name.format(key): array for key, array in arrays.items()}))
     split = data["train"]
     assert list(split.modalities) == ["text", "audio"]
-    assert torch.equal(split.modalities["text"], torch.from_numpy(pad(TEXT, LENGTHS)))
-    assert split.lengths["text"].tolist() == LENGTHS.tolist()
-    assert torch.equal(split.modalities["audio"], torch.from_numpy(AUDIO))
+    assert torch.equal(split["text"].values, torch.from_numpy(pad(TEXT, LENGTHS)))
+    assert split["text"].lengths.tolist() == LENGTHS.tolist()
+    assert torch.equal(split["audio"].values, torch.from_numpy(AUDIO))
     assert (split.labels.tolist(), data.class_names) == ([0, 1, 0, 0, 1, 1], ("3", "5"))
-    assert (split.ids, split.masks) == (tuple("abcdef"), {})
+    assert (split.ids, split["text"].mask, split["audio"].mask) == (tuple("abcdef"), None, None)
 
 
 def test_zeros_inside_a_sequence_are_not_padding(tmp_path: Path) -> None:
     text = pad(TEXT, LENGTHS)
     text[0, 2] = 0
     split = load_dataset(save(tmp_path, text=text, audio=AUDIO))["train"]
-    assert split.lengths["text"].tolist() == LENGTHS.tolist()
-    assert not split.modalities["text"][0, 2].any()
+    assert split["text"].lengths.tolist() == LENGTHS.tolist()
+    assert not split["text"].values[0, 2].any()
 
 
 def test_missing_modalities_are_masked_and_zero(tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ def test_missing_modalities_are_masked_and_zero(tmp_path: Path) -> None:
     mask = np.array([1, 1, 1, 1, 0, 1])
     data = load_dataset(save(tmp_path, text=text, audio=audio, audio_mask=mask, y=np.arange(6) / 6))
     split = data["train"]
-    assert split.masks["audio"].tolist() == [True, False, True, True, False, True]
-    assert split.masks["text"].tolist() == [True, True, False, True, True, True]
-    assert not split.modalities["audio"][[1, 4]].any()
-    assert not split.modalities["text"][2].any()
+    assert split["audio"].mask.tolist() == [True, False, True, True, False, True]
+    assert split["text"].mask.tolist() == [True, True, False, True, True, True]
+    assert not split["audio"].values[[1, 4]].any()
+    assert not split["text"].values[2].any()
     assert split.labels.dtype == torch.float32
     assert data.class_names == ()
 
@@ -78,7 +78,7 @@ def test_nonfinite_values_are_set_to_zero_with_a_warning(tmp_path: Path) -> None
         data = load_dataset(save(tmp_path, text=TEXT, audio=audio))
     assert [str(warning.message) for warning in caught] == list(data.warnings)
     assert data.warnings[0].endswith("data.npz, train, audio: 3 values that are not finite are set to 0")
-    assert torch.equal(data["train"].modalities["audio"], torch.from_numpy(np.where(np.isfinite(audio), audio, 0)))
+    assert torch.equal(data["train"]["audio"].values, torch.from_numpy(np.where(np.isfinite(audio), audio, 0)))
 
 
 def test_ten_warnings_are_raised_and_inspect_prints_all(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -189,11 +189,11 @@ def test_pickles_of_mmsa_are_loaded(tmp_path: Path, aligned: bool, protocol: int
     assert list(data.splits) == ["train", "valid", "test"]
     split = data["valid"]
     assert list(split.modalities) == ["text", "audio", "vision"]
-    for lengths in split.lengths.values():
-        assert lengths.tolist() == LENGTHS.tolist()
-    assert torch.equal(split.modalities["vision"], torch.from_numpy(pad(TEXT, LENGTHS)))
-    assert not split.modalities["audio"][1, 2:].any()
-    assert split.modalities["audio"][1, :2].all()
+    for column in split.modalities.values():
+        assert column.lengths.tolist() == LENGTHS.tolist()
+    assert torch.equal(split["vision"].values, torch.from_numpy(pad(TEXT, LENGTHS)))
+    assert not split["audio"].values[1, 2:].any()
+    assert split["audio"].values[1, :2].all()
     assert split.labels.tolist() == pytest.approx(np.linspace(-1, 1, 6))
     assert split.ids[:2] == ("video$0", "video$1")
     assert any("audio: 1 values that are not finite" in line for line in data.warnings)
@@ -209,7 +209,7 @@ def test_pickles_of_multibench_are_loaded(tmp_path: Path) -> None:
     }
     (tmp_path / "mosi.pkl").write_bytes(pickle.dumps({"train": part, "valid": part, "test": part}))
     split = load_dataset(tmp_path / "mosi.pkl")["test"]
-    assert torch.equal(split.modalities["text"], torch.from_numpy(pad(TEXT, LENGTHS)))
+    assert torch.equal(split["text"].values, torch.from_numpy(pad(TEXT, LENGTHS)))
     assert split.labels.tolist() == pytest.approx(np.linspace(-3, 3, 6))
     assert split.ids == ("a_0_1",) * 6
     part["labels"] = np.array([[1], [0], [1], [1], [0], [0]])
@@ -299,7 +299,7 @@ def test_ambiguous_padding_follows_the_majority(tmp_path: Path) -> None:
     split = load_dataset(save(tmp_path, text=text, audio=AUDIO, text_length=np.full(6, 4)))["train"]
     expected = pad(np.abs(TEXT) + 1, np.full(6, 4))
     expected[2, 3] = 0
-    assert torch.equal(split.modalities["text"], torch.from_numpy(expected))
+    assert torch.equal(split["text"].values, torch.from_numpy(expected))
 
 
 @pytest.mark.parametrize("subfolder", ["", "features"])
@@ -324,10 +324,10 @@ def test_folders_of_merbench_are_loaded(tmp_path: Path, subfolder: str) -> None:
     train = data["train"]
     assert train.ids == ("t0", "t1", "t2")
     assert train.labels.tolist() == pytest.approx([0, 0.1, 0.2])
-    assert torch.equal(train.modalities["bert-UTT"], torch.from_numpy(AUDIO[:3]))
-    assert train.masks["hubert-FRA"].tolist() == [True, False, True]
-    assert train.lengths["hubert-FRA"][[0, 2]].tolist() == [5, 1]
-    assert torch.equal(train.modalities["hubert-FRA"][2, 0], torch.from_numpy(TEXT[2, 0]))
+    assert torch.equal(train["bert-UTT"].values, torch.from_numpy(AUDIO[:3]))
+    assert train["hubert-FRA"].mask.tolist() == [True, False, True]
+    assert train["hubert-FRA"].lengths[[0, 2]].tolist() == [5, 1]
+    assert torch.equal(train["hubert-FRA"].values[2, 0], torch.from_numpy(TEXT[2, 0]))
     np.save(tmp_path / "bert-UTT" / "t0.npy", AUDIO[0, :2])
     with pytest.raises(DatasetError, match="bert-UTT: features must be"):
         load_dataset(root)
@@ -355,7 +355,7 @@ def test_mat_files_are_loaded(tmp_path: Path, compressed: bool) -> None:
     scipy.io.savemat(tmp_path / "a.mat", variables, do_compression=compressed)
     data = load_dataset(tmp_path / "a.mat")
     for view, features in zip(data["train"].modalities.values(), views[0], strict=True):
-        np.testing.assert_array_equal(view, features.astype(np.float32))
+        np.testing.assert_array_equal(view.values, features.astype(np.float32))
     assert data.class_names == ("1", "2")
     assert [len(data[split]) for split in data.splits] == [6]
 
@@ -365,7 +365,7 @@ def test_every_fifth_instance_of_each_class_in_a_mat_file_is_in_the_test_split(t
     views[0] = [np.arange(20.0)[:, None], np.arange(20.0)[:, None]]
     scipy.io.savemat(tmp_path / "a.mat", {"X": views, "Y": np.arange(20)[:, None] // 10})
     data = load_dataset(tmp_path / "a.mat")
-    assert data["test"].modalities["view1"].flatten().tolist() == [4, 9, 14, 19]
+    assert data["test"]["view1"].values.flatten().tolist() == [4, 9, 14, 19]
     assert len(data["train"]) == 16
 
 
@@ -402,14 +402,14 @@ def test_a_mat_file_without_scipy_is_an_error_with_the_install_line(
 def test_real_multimodal_files_load() -> None:
     with pytest.warns(DatasetWarning, match="transcript_.* is text, not numbers, and is skipped"):
         mosi = load_dataset(REAL / "cmu-mosi" / "mosi_3modal.npz")
-    assert {name: tuple(features.shape) for name, features in mosi["train"].modalities.items()} == {
+    assert {name: tuple(column.values.shape) for name, column in mosi["train"].modalities.items()} == {
         "text": (1447, 100),
         "audio": (1447, 73),
         "video": (1447, 100),
     }
     assert (len(mosi["test"]), mosi.class_names, len(mosi["test"].ids)) == (752, ("0", "1"), 752)
     mfeat = load_dataset(REAL / "multiview" / "Mfeat.mat")
-    assert [view.shape[1] for view in mfeat["train"].modalities.values()] == [216, 76, 64, 6, 240, 47]
+    assert [column.dim for column in mfeat["train"].modalities.values()] == [216, 76, 64, 6, 240, 47]
     leaves = load_dataset(REAL / "multiview" / "100leaves.mat")
     assert (len(leaves["train"]), len(leaves["test"]), len(leaves.class_names)) == (1300, 300, 100)
 
@@ -432,7 +432,7 @@ def test_problems_are_found_and_printed(tmp_path: Path, capsys: pytest.CaptureFi
     ]
     inspect_command(str(path))
     output = capsys.readouterr().out
-    assert "sequences of 5 x 3" in output
+    assert "sequences of 3" in output
     assert "1 to 5" in output
     assert "1 instances" in output
     assert "3 classes of" in output

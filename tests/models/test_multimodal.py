@@ -1,6 +1,5 @@
 """Multimodal encoders against one instance at a time: padding, order and missing entries change nothing."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from manyviews.data import Dataset, DatasetError, load_dataset
+from manyviews.data import Dataset, DatasetError, Sequences, Vectors, load_dataset
 from manyviews.loading import ModalityLoader
 from manyviews.losses import MVDHELLoss
 from manyviews.models import (
@@ -18,7 +17,6 @@ from manyviews.models import (
     SequenceEncoder,
     Standardize,
     VectorEncoder,
-    select_valid_steps,
 )
 from manyviews.models.feature_encoders import make_sinusoidal_positions
 
@@ -31,10 +29,9 @@ def make_dataset() -> Dataset:
     text[torch.arange(7) >= LENGTHS[:, None]] = 0
     audio, video = torch.randn(5, 4, generator=generator), torch.randn(5, 7, 3, generator=generator)
     images = torch.randint(256, (5, 3, 16, 16), dtype=torch.uint8, generator=generator)
-    mask = {"audio": torch.tensor([True, True, False, True, True])}
     audio[2] = 0
-    lengths = {"text": LENGTHS, "video": torch.full((5,), 7)}
-    return Dataset({"text": text, "audio": audio, "video": video, "image": images}, None, lengths, mask)
+    vectors = Vectors(audio, mask=torch.tensor([True, True, False, True, True]))
+    return Dataset({"text": Sequences(text, LENGTHS), "audio": vectors, "video": video, "image": images})
 
 
 NAMES = ("text", "audio", "video", "image")
@@ -49,7 +46,7 @@ def make_model() -> MultimodalEmbedder:
 def test_padding_does_not_change_the_encoding_of_a_sequence() -> None:
     torch.manual_seed(0)
     encoder = SequenceEncoder(6, dim=16, heads=4).eval()
-    text = make_dataset().modalities["text"]
+    text = make_dataset()["text"].values
     h = encoder(text, LENGTHS)
     for i, length in enumerate(LENGTHS.tolist()):
         single = encoder(text[i : i + 1, :length], LENGTHS[i : i + 1])
@@ -76,9 +73,9 @@ def test_sequence_encoder_depends_on_the_order_of_steps() -> None:
 
 def test_features_are_standardized_with_valid_training_entries() -> None:
     split = make_dataset()
-    steps = torch.cat([row[:length] for row, length in zip(split.modalities["text"], LENGTHS, strict=True)])
-    assert torch.equal(select_valid_steps(split, "text"), steps)
-    assert torch.equal(select_valid_steps(split, "audio"), split.modalities["audio"][[0, 1, 3, 4]])
+    steps = torch.cat([row[:length] for row, length in zip(split["text"].values, LENGTHS, strict=True)])
+    assert torch.equal(split["text"].collect_valid(), steps)
+    assert torch.equal(split["audio"].collect_valid(), split["audio"].values[[0, 1, 3, 4]])
     scaled = Standardize(6).fit(steps)(steps)
     torch.testing.assert_close(scaled.mean(0), torch.zeros(6), atol=1e-5, rtol=0)
     torch.testing.assert_close(scaled.std(0, correction=0), torch.ones(6))
@@ -100,7 +97,7 @@ def test_batches_and_single_instances_have_equal_embeddings() -> None:
     assert not h[2, 1].any()
     assert not z[2, 1].any()
     assert h[[0, 1, 3, 4], 1].any(1).all()
-    expected = embedder.encoder.encoders[1](embedder.encoder.preprocessors[1](split.modalities["audio"][:1]))
+    expected = embedder.encoder.encoders[1](embedder.encoder.preprocessors[1](split["audio"].values[:1]))
     torch.testing.assert_close(h[0, 1], expected[0])
 
 
@@ -166,7 +163,7 @@ def test_invalid_input_raises(tmp_path: Path) -> None:
         embedder([views[0][:, :3], *views[1:]])
     with pytest.raises(ValueError, match="no modality 'speech': the split has text"):
         MultimodalEncoder.from_dataset(split, ("speech",))
-    missing = dataclasses.replace(split, masks={"audio": torch.zeros(5, dtype=torch.bool)})
+    missing = split.drop_modalities({"audio": torch.ones(5, dtype=torch.bool)})
     with pytest.raises(ValueError, match="audio is missing in all training instances"):
         MultimodalEncoder.from_dataset(missing, NAMES)
     with pytest.raises(ValueError, match="no encoder for 'speech': there are encoders for audio"):

@@ -27,7 +27,7 @@ def make_ordered(counts: list[int], labeled: bool = True) -> DatasetDict:
 
 
 def get_indices(data: DatasetDict) -> list[int]:
-    return data["train"].modalities["x"][:, 0].long().tolist()
+    return data["train"]["x"].values[:, 0].long().tolist()
 
 
 def test_sample_is_balanced_over_classes() -> None:

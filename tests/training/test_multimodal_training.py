@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 
 import manyviews as mv
 from manyviews.api import train
+from manyviews.data import SUMMARIES, Sequences
 from manyviews.evaluation import (
     EvaluationConfig,
     EvaluationResult,
@@ -23,7 +24,7 @@ from manyviews.evaluation import (
 )
 from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import Geometry, ProbeDescription, RetrievalScore
-from manyviews.evaluation.multimodal_features import SUMMARIES, count_flattened_steps, make_raw_features
+from manyviews.evaluation.multimodal_features import make_raw_features
 from manyviews.loading import ModalityLoader, list_epoch_batches
 from manyviews.metrics import (
     alignment,
@@ -34,7 +35,6 @@ from manyviews.metrics import (
     knn_classify,
     uniformity,
 )
-from manyviews.models import select_valid_steps
 from manyviews.runs import Run
 from manyviews.training import (
     Config,
@@ -88,10 +88,10 @@ def test_training_equals_a_plain_loop(gaps: str, tmp_path: Path) -> None:
     for epoch in range(3):
         for batch in list_epoch_batches(len(train_indices), 16, config.seed, epoch):
             index = train_indices[batch]
-            views = [split.modalities[name][index] for name in NAMES]
+            views = [split[name].values[index] for name in NAMES]
             ones = torch.ones(16, dtype=torch.long)
-            lengths = torch.stack([split.lengths["text"][index], ones, 5 * ones], 1)
-            mask = torch.stack([split.masks[name][index] for name in NAMES], 1)
+            lengths = torch.stack([split["text"].lengths[index], ones, 5 * ones], 1)
+            mask = torch.stack([split[name].get_mask()[index] for name in NAMES], 1)
             loss = loss_fn(embedder([*views, lengths, mask]).z, mask=mask)
             for group in optimizer.param_groups:
                 group["lr"] = warmup_cosine_lr(step, steps, round(0.1 * steps), 0.05 * 16 / 256)
@@ -174,9 +174,7 @@ def test_missing_rate_removes_modalities_by_seed_and_never_all_of_an_instance(ga
     assert not torch.equal(mask, other_seed)
     again = make_task(config, data).loader.get_mask(torch.arange(80))
     assert torch.equal(mask, again)
-    text = splits[0].modalities["text"]
-    assert not text[~mask[:, 0]].any()
-    assert data["train"].modalities["text"].any(2).any(1).all()  # the data is unchanged
+    assert data["train"]["text"].mask is None  # the data is unchanged
 
 
 def test_instances_with_a_single_modality_are_not_trained_on(gaps: str, tmp_path: Path) -> None:
@@ -209,7 +207,7 @@ def test_instances_are_trained_on_if_the_loss_can_align_them(loss: str, gaps: st
 
 def test_batches_are_not_padded_for_missing_sequences() -> None:
     x, lengths = torch.ones(4, 1000, 2), torch.tensor([3, 1000, 5, 2])
-    split = mv.Dataset({"text": x, "x": torch.ones(4, 2)}, None, {"text": lengths})
+    split = mv.Dataset({"text": Sequences(x, lengths), "x": torch.ones(4, 2)})
     split = split.drop_modalities({"text": torch.tensor([False, True, False, False])})
     text, _, batch_lengths, mask = ModalityLoader(split, ("text", "x")).load_batch(torch.arange(4))
     assert text.shape == (4, 5, 2)
@@ -305,7 +303,7 @@ def test_raw_features_equal_a_loop_over_sequences() -> None:
     x[torch.arange(50) >= lengths[:, None]] = 0
     mask = torch.rand(40, generator=generator) > 0.2
     x[~mask] = 0
-    split = mv.Dataset({"text": x}, None, {"text": lengths}, {"text": mask})
+    split = mv.Dataset({"text": Sequences(x, lengths, mask=mask)})
     reference = {
         "mean": lambda s: s.mean(0),
         "mean and deviation": lambda s: torch.cat([s.mean(0), s.std(0, correction=0)]),
@@ -325,7 +323,7 @@ def test_raw_features_equal_a_loop_over_sequences() -> None:
     (features,) = make_raw_features(short, ["text"], short, {"text": "flattened"})  # every step is kept
     torch.testing.assert_close(features, (flat - flat.mean(0)) / flat.std(0, correction=0), atol=1e-4, rtol=1e-4)
     wide = mv.Dataset({"text": torch.zeros(2, 40, 500)})
-    assert count_flattened_steps(wide, "text") == 4
+    assert wide["text"].count_flattened_steps() == 4
 
 
 def make_ordered_bundle(path: Path, splits: tuple[str, ...], labels: str = "classes") -> str:
@@ -596,14 +594,14 @@ def test_monitored_instances_do_not_affect_the_model(gaps: str) -> None:
     task = resolve_task(modal(gaps, monitor_size=40, supervised=True), data, 1)
     train_indices, _, _ = split_monitored(80, task.config.seed, 40)
     embedder = task.build_model()
-    x = select_valid_steps(data["train"].select(train_indices), "text")
+    x = data["train"].select(train_indices)["text"].collect_valid()
     torch.testing.assert_close(embedder.encoder.preprocessors[0].mean, x.mean(0), atol=1e-5, rtol=1e-4)
 
 
 def test_subsets_are_scored_on_instances_that_have_a_modality_of_them(run: Run, gaps: str) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(), baselines=False))
     data = mv.load_dataset(gaps)
-    mask = data["test"].masks["audio"]
+    mask = data["test"]["audio"].get_mask()
     audio = get_subset(result, "audio")
     assert audio.instances == int(mask.sum()) < 40
     assert get_subset(result, "text").instances == 40

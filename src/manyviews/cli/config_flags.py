@@ -1,4 +1,4 @@
-"""The fields of `Config` as flags in groups, with the defaults of the recipe or of the resumed run."""
+"""The fields of configs as flags in groups; those of a training have the defaults of its recipe or resumed run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -17,12 +17,13 @@ import manyviews as mv
 from manyviews.utils import escape_control_characters
 
 
-def make_config_flags() -> Callable[..., mv.Config]:
-    """Make a constructor of `Config` for tyro, with a dataclass for each group of fields as parameters."""
-    # tyro cannot choose the default of one flag by the value of another, so that these three are parsed first.
-    default, _ = tyro.cli(_get_default_config, args=sys.argv[2:], return_unknown_args=True, add_help=False)
-    docs, types = _read_field_docs(mv.Config), get_type_hints(mv.Config)
-    groups_by_first = {first: group for group, first in mv.training.FIRST_FIELDS.items()}
+def make_constructor(default: Any, first_fields: Mapping[str, str]) -> Callable[..., Any]:
+    """Make a constructor of a config for tyro, with a dataclass for each group of fields as parameters.
+
+    `first_fields` has the first field of each group.
+    """
+    docs, types = _read_field_docs(type(default)), get_type_hints(type(default))
+    groups_by_first = {first: group for group, first in first_fields.items()}
     fields: dict[str, list[tuple[str, Any, Any]]] = {}
     for name, value in vars(default).items():
         if name in groups_by_first:
@@ -32,8 +33,8 @@ def make_config_flags() -> Callable[..., mv.Config]:
         group.append((name, Annotated[types[name], flag], value))
     groups = {name: dataclasses.make_dataclass(name, group) for name, group in fields.items()}
 
-    def build_config(**values: Any) -> mv.Config:
-        return mv.Config(**{name: value for group in values.values() for name, value in vars(group).items()})
+    def build_config(**values: Any) -> Any:
+        return type(default)(**{name: value for group in values.values() for name, value in vars(group).items()})
 
     parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=g()) for name, g in groups.items()]
     build_config.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -41,7 +42,19 @@ def make_config_flags() -> Callable[..., mv.Config]:
     return build_config
 
 
-ConfigFlags = tyro.conf.arg(name="", constructor_factory=make_config_flags)
+def make_training_constructor() -> Callable[..., mv.Config]:
+    # tyro cannot choose the default of one flag by the value of another, so that these three are parsed first.
+    default, _ = tyro.cli(_get_default_config, args=sys.argv[2:], return_unknown_args=True, add_help=False)
+    return make_constructor(default, mv.training.FIRST_FIELDS)
+
+
+ConfigFlags = tyro.conf.arg(name="", constructor_factory=make_training_constructor)
+EvaluationFlags = tyro.conf.arg(
+    name="", constructor_factory=lambda: make_constructor(mv.EvaluationConfig(), {"evaluation": "probe_solver"})
+)
+ReproduceFlags = tyro.conf.arg(
+    name="", constructor_factory=lambda: make_constructor(mv.reproduce.ReproduceOptions(), {"table": "scale"})
+)
 
 
 def _get_default_config(recipe: str | None = None, resume: Path | None = None, data: str = "photos") -> Any:

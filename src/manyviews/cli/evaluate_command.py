@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import tyro
-
 import manyviews as mv
 from manyviews.cli.common import Device, RunArg, Unset, print_lines
+from manyviews.cli.config_flags import EvaluationFlags
 
 
 def evaluate_command(
     run: RunArg,
-    eval_config: Annotated[mv.EvaluationConfig, tyro.conf.arg(name="")],
+    eval_config: Annotated[mv.EvaluationConfig, EvaluationFlags],
     data: Annotated[str | None, Unset] = None,
     device: Device = "auto",
 ) -> None:

@@ -28,33 +28,14 @@ def inspect_command(
     rows = []
     for name, split in dataset.splits.items():
         first = f"{name}: {len(split):,}"
-        for modality in split.modalities:
-            missing = f"{int((~split.masks[modality]).sum()):,} instances" if modality in split.masks else ""
-            rows.append((first, modality, _describe_kind(split, modality), _describe_steps(split, modality), missing))
+        for modality, column in split.modalities.items():
+            missing = "" if column.mask is None else f"{int((~column.mask).sum()):,} instances"
+            rows.append((first, modality, column.describe(), column.describe_lengths(), missing))
             first = ""
         rows.append(("", "labels", _describe_labels(split, dataset.class_names), "", ""))
     show_table(("split", "modality", "kind", "steps", "missing"), rows)
     problems = mv.data.find_problems(dataset)
     print_lines(*(["warnings:", *(f"  {line}" for line in problems)] if problems else ["no problems found"]))
-
-
-def _describe_kind(split: mv.Dataset, name: str) -> str:
-    shape = getattr(split.modalities[name], "shape", None)
-    if shape is None:
-        sizes = sorted(mv.data.measure_images(split.modalities[name]), key=lambda size: size[0] * size[1])
-        smallest, largest = (" x ".join(map(str, size)) for size in (sizes[0], sizes[-1]))
-        return f"images on disk of {smallest}" + (f" to {largest}" if smallest != largest else "")
-    size = " x ".join(map(str, shape[1:]))
-    return {2: f"vectors of {size}", 3: f"sequences of {size}", 4: f"images of {size}"}[len(shape)]
-
-
-def _describe_steps(split: mv.Dataset, name: str) -> str:
-    lengths = split.lengths.get(name)
-    if lengths is not None and name in split.masks:
-        lengths = lengths[split.masks[name]]
-    if lengths is None or not len(lengths):
-        return ""
-    return f"{int(lengths.min())} to {int(lengths.max())}, median {int(lengths.median())}"
 
 
 def _describe_labels(split: mv.Dataset, class_names: tuple[str, ...]) -> str:

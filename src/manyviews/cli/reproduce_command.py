@@ -10,10 +10,11 @@ import tyro
 import manyviews as mv
 from manyviews import utils
 from manyviews.cli.common import OptionalPath, OutputFlag, Unset, print_lines, show_table
+from manyviews.cli.config_flags import ReproduceFlags
 
 
 def reproduce_command(
-    options: Annotated[mv.reproduce.ReproduceOptions, tyro.conf.arg(name="")],
+    options: Annotated[mv.reproduce.ReproduceOptions, ReproduceFlags],
     table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE"), Unset] = "",
     output: Annotated[Path, OutputFlag] = Path("results"),
     overwrite: bool = False,

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError, translate_errors
+from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict
 from manyviews.data.download import download, verify_md5
+from manyviews.data.errors import DatasetError, translate_errors
 from manyviews.data.safe_pickle import load_numpy_pickle
 from manyviews.utils import Budget, check_regular, describe_type, open_regular
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from manyviews.utils import BudgetError, describe_type, escape_surrogates
-
-if TYPE_CHECKING:
-    from manyviews.data.image_files import LazyImages
-
+from manyviews.data.column import Column
+from manyviews.data.errors import DatasetError
+from manyviews.data.image_files import LazyImages
+from manyviews.data.images import Images
+from manyviews.data.sequences import Sequences
+from manyviews.data.vectors import Vectors
+from manyviews.utils import describe_type, escape_surrogates
 
 IMAGE_MODALITY = "image"
 """Name of the image modality."""
@@ -24,31 +24,6 @@ SPLIT_ALIASES = {
     **dict.fromkeys(("test", "testing"), "test"),
 }
 """Canonical name of each split name that files and folders may use."""
-
-
-class DatasetError(ValueError):
-    """Data is missing or invalid; the message has the file and what to do."""
-
-
-class DatasetWarning(UserWarning):
-    """Data was skipped or changed when it was loaded; see `DatasetDict.warnings`."""
-
-
-@contextmanager
-def translate_errors(message: str) -> Iterator[None]:
-    """Convert any error of a reader to a `DatasetError` that starts with `message`: a corrupt file can cause any error.
-
-    Errors of this package and of memory budgets keep their messages.
-    """
-    try:
-        yield
-    except (DatasetError, Warning):
-        raise
-    except BudgetError as error:
-        raise DatasetError(str(error)) from error
-    except Exception as error:
-        reason = repr(error) if isinstance(error, LookupError) or not str(error) else str(error)
-        raise DatasetError(f"{message}: {reason[:1000]}") from error
 
 
 def get_canonical_split(name: str) -> str | None:
@@ -61,74 +36,75 @@ def get_canonical_split(name: str) -> str | None:
     return SPLIT_ALIASES.get(name.lower())
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, init=False)
 class Dataset:
-    """n instances: a tensor (n, ...) or images on disk for each modality, and optional labels (n,).
+    """n instances: a `Column` of values for each modality, and optional labels (n,).
 
-    Images are uint8 (n, C, H, W), features float32 (n, d), sequences float32 (n, T, d). Labels are classes from 0, or
-    floats (regression targets).
+    A tensor becomes a column by its shape: uint8 (n, C, H, W) `Images`, floats (n, T, d) `Sequences`, floats (n, d)
+    `Vectors`. Labels are classes from 0, or floats (regression targets).
 
     Examples:
         >>> split = Dataset({"text": torch.randn(5, 7, 20), "audio": torch.randn(5, 40)}, labels=torch.arange(5))
-        >>> len(split), len(split.select(torch.tensor([1, 3])))
-        (5, 2)
+        >>> split["text"].describe(), len(split.select(torch.tensor([1, 3])))
+        ('sequences of 20', 2)
     """
 
-    modalities: Mapping[str, Tensor | LazyImages]
+    modalities: Mapping[str, Column]
     labels: Tensor | None = None
-    lengths: Mapping[str, Tensor] = field(default_factory=dict)
-    """Number of steps (n,) of each sequence modality; the steps after them are padding."""
-    masks: Mapping[str, Tensor] = field(default_factory=dict)
-    """bool (n,) for each modality that some instances lack: false where it is missing. Missing values are zeros."""
     ids: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        from manyviews.data.image_files import LazyImages
-
-        if not isinstance(self.modalities, Mapping):
-            raise TypeError(f"modalities must be a dict of tensors by name, got {describe_type(self.modalities)}")
-        tensors = {**self.modalities, **({} if self.labels is None else {"labels": self.labels})}
-        for name, values in tensors.items():
-            if not isinstance(values, (Tensor, LazyImages)):
-                kind = f"{values.dtype} {values.shape}" if hasattr(values, "dtype") else describe_type(values)
-                raise TypeError(f"{name} must be a tensor (instances, ...), got {kind}: try torch.as_tensor")
-        counts = {name: len(values) for name, values in tensors.items()}
-        counts |= {f"lengths of {name}": len(values) for name, values in self.lengths.items()}
-        counts |= {f"mask of {name}": len(values) for name, values in self.masks.items()}
+    def __init__(
+        self,
+        modalities: Mapping[str, Column | Tensor | LazyImages],
+        labels: Tensor | None = None,
+        ids: tuple[str, ...] = (),
+    ) -> None:
+        if not isinstance(modalities, Mapping):
+            raise TypeError(f"modalities must be a dict of tensors by name, got {describe_type(modalities)}")
+        if labels is not None and not isinstance(labels, Tensor):
+            raise _make_type_error("labels", labels)
+        columns = {name: _make_column(name, values) for name, values in modalities.items()}
+        for field_name, value in (("modalities", columns), ("labels", labels), ("ids", ids)):
+            object.__setattr__(self, field_name, value)
+        counts = {name: len(column) for name, column in columns.items()}
+        counts |= {f"mask of {name}": len(column.mask) for name, column in columns.items() if column.mask is not None}
+        counts |= {} if self.labels is None else {"labels": len(self.labels)}
         counts |= {"ids": len(self.ids)} if self.ids else {}
-        if not self.modalities or len(set(counts.values())) != 1 or 0 in counts.values():
+        if not columns or len(set(counts.values())) != 1 or 0 in counts.values():
             raise DatasetError(
                 f"modalities and labels must have the same number of instances, at least one, got {counts}"
             )
 
     def __repr__(self) -> str:
-        shapes = {name: tuple(getattr(values, "shape", (len(values),))) for name, values in self.modalities.items()}
-        return f"Dataset({shapes}, {'labels' if self.labels is not None else 'no labels'})"
+        kinds = ", ".join(f"{name} ({column.kind})" for name, column in self.modalities.items())
+        return f"Dataset({len(self):,} instances, {kinds}, {'labels' if self.labels is not None else 'no labels'})"
 
     def __len__(self) -> int:
         return len(next(iter(self.modalities.values())))
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self.modalities:
+            raise DatasetError(f"no modality {name!r}: the split has {', '.join(self.modalities)}")
+        return self.modalities[name]
 
     def select(self, index: Tensor) -> Dataset:
         """Select instances by their indices."""
         if len(index) == len(self) and bool((index == torch.arange(len(self))).all()):
             return self
         return Dataset(
-            {name: select_rows(values, index) for name, values in self.modalities.items()},
+            {name: column.select(index) for name, column in self.modalities.items()},
             None if self.labels is None else self.labels[index],
-            {name: lengths[index] for name, lengths in self.lengths.items()},
-            {name: mask[index] for name, mask in self.masks.items()},
             tuple(self.ids[i] for i in index.tolist()) if self.ids else (),
         )
 
     def drop_modalities(self, missing: Mapping[str, Tensor]) -> Dataset:
-        """Mark modalities as missing and set them to zero; `missing` has bool (n,) for each name."""
-        masks, modalities = dict(self.masks), dict(self.modalities)
-        for name, dropped in missing.items():
-            masks[name] = masks[name] & ~dropped if name in masks else ~dropped
-            values = self.modalities[name]
-            assert isinstance(values, Tensor)
-            modalities[name] = values.masked_fill(dropped.view(-1, *[1] * (values.dim() - 1)), 0)
-        return replace(self, modalities=modalities, masks=masks)
+        """Mark modalities as missing; `missing` has a mask (n,) for each name."""
+        dropped = {name: self[name].drop(mask) for name, mask in missing.items()}
+        return replace(self, modalities={**self.modalities, **dropped})
+
+    def get_mask(self, names: Sequence[str]) -> Tensor:
+        """Return the mask (n, N) of the instances that have these modalities."""
+        return torch.stack([self[name].get_mask() for name in names], 1)
 
     @property
     def class_labels(self) -> Tensor | None:
@@ -137,16 +113,27 @@ class Dataset:
 
     @property
     def images(self) -> Tensor | LazyImages:
-        if IMAGE_MODALITY not in self.modalities:
+        """The values of the image modality."""
+        column = self.modalities.get(IMAGE_MODALITY)
+        if not isinstance(column, Images):
             raise DatasetError(f"there are no images, only {', '.join(self.modalities)}")
-        return self.modalities[IMAGE_MODALITY]
+        return column.values
 
 
-def select_rows(values: Tensor | LazyImages, index: Tensor) -> Tensor | LazyImages:
-    """Select instances of a modality, in memory or on disk."""
+def _make_column(name: str, values: object) -> Column:
+    if isinstance(values, Column):
+        return values
+    if isinstance(values, LazyImages) or (isinstance(values, Tensor) and values.dim() == 4):
+        return Images(values)
     if isinstance(values, Tensor):
-        return values[index]
-    return replace(values, paths=tuple(values.paths[i] for i in index.tolist()))
+        return Sequences(values) if values.dim() == 3 else Vectors(values)
+    raise _make_type_error(name, values)
+
+
+def _make_type_error(name: str, values: object) -> TypeError:
+    shape = getattr(values, "shape", "")
+    kind = f"{values.dtype} {shape}" if hasattr(values, "dtype") else describe_type(values)
+    return TypeError(f"{name} must be a tensor (instances, ...), got {kind}: try torch.as_tensor")
 
 
 def check_split(value: object) -> None:

@@ -7,7 +7,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from manyviews.data.dataset import DatasetError
+from manyviews.data.errors import DatasetError
 from manyviews.utils import fsync_directory, open_regular, take_turns, track
 
 CHUNK_BYTES = 2**20

@@ -14,15 +14,9 @@ from typing import IO
 import numpy as np
 import torch
 
-from manyviews.data.dataset import (
-    IMAGE_MODALITY,
-    Dataset,
-    DatasetDict,
-    DatasetError,
-    get_canonical_split,
-    translate_errors,
-)
-from manyviews.data.modality import to_nchw
+from manyviews.data.column_arrays import to_nchw
+from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, get_canonical_split
+from manyviews.data.errors import DatasetError, translate_errors
 from manyviews.data.multimodal_arrays import make_dataset_from_arrays, read_ids
 from manyviews.utils import Budget, check_regular
 

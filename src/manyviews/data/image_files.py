@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from manyviews.data.dataset import DatasetError
+from manyviews.data.errors import DatasetError
 from manyviews.utils import check_regular, memory_share
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")

@@ -9,15 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from manyviews.data.dataset import (
-    IMAGE_MODALITY,
-    SPLIT_ALIASES,
-    Dataset,
-    DatasetDict,
-    DatasetError,
-    DatasetWarning,
-    get_canonical_split,
-)
+from manyviews.data.dataset import IMAGE_MODALITY, SPLIT_ALIASES, Dataset, DatasetDict, get_canonical_split
+from manyviews.data.errors import DatasetError, DatasetWarning
 from manyviews.data.image_files import IMAGE_EXTENSIONS, CorruptImageError, LazyImages, check_image_header, read_image
 from manyviews.utils import read_text
 

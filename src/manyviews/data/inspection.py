@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import combinations
 
-from torch import Tensor
-
-from manyviews.data.dataset import IMAGE_MODALITY, DatasetDict
-from manyviews.data.image_files import LazyImages, check_image_header
+from manyviews.data.column import Features
+from manyviews.data.dataset import DatasetDict
+from manyviews.data.image_files import LazyImages
+from manyviews.data.images import Images
 
 MAX_EXAMPLES = 5
 """Maximum number of examples in a message."""
@@ -31,42 +30,28 @@ def find_problems(data: DatasetDict) -> list[str]:
     return [*data.warnings, *(line for check in checks for line in check(data))]
 
 
-def measure_images(images: Tensor | LazyImages) -> list[tuple[int, int]]:
-    """Get height and width of each image; for files, from their headers."""
-    return [(images.shape[2], images.shape[3])] * len(images) if isinstance(images, Tensor) else _measure_files(images)
-
-
-@lru_cache(maxsize=4)
-def _measure_files(images: LazyImages) -> list[tuple[int, int]]:
-    return [check_image_header(path) for path in images.paths]
-
-
 def _find_tiny_images(data: DatasetDict) -> Iterator[str]:
     for split, part in data.splits.items():
-        images = part.modalities.get(IMAGE_MODALITY)
-        sizes = [] if images is None else measure_images(images)
-        if tiny := [i for i, size in enumerate(sizes) if min(size) < MIN_SIDE_PIXELS]:
-            first = images.paths[tiny[0]] if isinstance(images, LazyImages) else f"index {tiny[0]}"
-            height, width = sizes[tiny[0]]
-            yield (
-                f"{len(tiny):,} of {len(part):,} images in {split} have a side shorter than {MIN_SIDE_PIXELS} pixels, "
-                f"such as {first} ({height} x {width})"
-            )
+        for column in part.modalities.values():
+            if not isinstance(column, Images):
+                continue
+            sizes = column.sizes
+            if tiny := [i for i, size in enumerate(sizes) if min(size) < MIN_SIDE_PIXELS]:
+                values = column.values
+                first = values.paths[tiny[0]] if isinstance(values, LazyImages) else f"index {tiny[0]}"
+                height, width = sizes[tiny[0]]
+                yield (
+                    f"{len(tiny):,} of {len(part):,} images in {split} have a side shorter than {MIN_SIDE_PIXELS} "
+                    f"pixels, such as {first} ({height} x {width})"
+                )
 
 
 def _find_constant_features(data: DatasetDict) -> Iterator[str]:
-    train = data["train"]
-    for name, features in train.modalities.items():
-        if not isinstance(features, Tensor) or features.dim() == 4:
-            continue
-        valid = features[train.masks[name]] if name in train.masks else features
-        flat = valid.flatten(0, -2)
-        if name in train.lengths:
-            lengths = train.lengths[name][train.masks[name]] if name in train.masks else train.lengths[name]
-            flat = valid[(lengths[:, None] > lengths.new_tensor(range(features.shape[1])))]
-        constant = int((flat == flat[0]).all(0).sum()) if len(flat) else 0
-        if constant:
-            yield f"{name}: {constant} of {features.shape[-1]} features are constant in train"
+    for name, column in data["train"].modalities.items():
+        if isinstance(column, Features):
+            valid = column.collect_valid()
+            if constant := int((valid == valid[0]).all(0).sum()) if len(valid) else 0:
+                yield f"{name}: {constant} of {column.dim} features are constant in train"
 
 
 def _find_duplicate_ids(data: DatasetDict) -> Iterator[str]:
@@ -94,6 +79,6 @@ def _find_label_problems(data: DatasetDict) -> Iterator[str]:
 
 def _find_absent_modalities(data: DatasetDict) -> Iterator[str]:
     for split, part in data.splits.items():
-        for name, mask in part.masks.items():
-            if not mask.any():
+        for name, column in part.modalities.items():
+            if not column.get_mask().any():
                 yield f"{name} is missing in all instances of {split}"

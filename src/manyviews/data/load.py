@@ -6,7 +6,8 @@ from pathlib import Path
 
 from manyviews.data.builtin import load_digits, load_photos
 from manyviews.data.cifar import CIFAR_SPECS, detect_cifar, download_cifar, load_cifar
-from manyviews.data.dataset import DatasetDict, DatasetError, DatasetWarning, translate_errors
+from manyviews.data.dataset import DatasetDict
+from manyviews.data.errors import DatasetError, DatasetWarning, translate_errors
 from manyviews.data.image_arrays import load_arrays
 from manyviews.data.image_folder import load_image_folder
 from manyviews.data.matlab import load_matlab_views
@@ -81,7 +82,7 @@ def load_dataset(
 
     Examples:
         >>> load_dataset("photos")["test"]
-        Dataset({'image': (1000, 3, 32, 32)}, labels)
+        Dataset(1,000 instances, image (image), labels)
     """
     path, name = as_path(source), str(source)
     if path is None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from manyviews.data.dataset import DatasetDict, DatasetError
+from manyviews.data.dataset import DatasetDict
+from manyviews.data.errors import DatasetError
 from manyviews.data.multimodal_arrays import RawSplit, build_dataset
 from manyviews.utils import check_regular, memory_share
 

@@ -13,14 +13,14 @@ Padding at the front is moved to the end.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from manyviews.data.dataset import Dataset, DatasetDict, DatasetError, get_canonical_split
-from manyviews.data.modality import ModalityArray
+from manyviews.data.column_arrays import make_column
+from manyviews.data.dataset import Dataset, DatasetDict, get_canonical_split
+from manyviews.data.errors import DatasetError
 
 LABELS = ("label", "labels", "y")
 IDS = ("id", "ids")
@@ -112,19 +112,12 @@ def build_dataset(raws: Mapping[str, RawSplit], name: str, context: str, message
     train = splits["train"]
     for split, dataset in splits.items():
         for modality in {*train.modalities, *dataset.modalities}:
-            expected, got = (_describe_shape(part.modalities.get(modality)) for part in (train, dataset))
+            columns = (part.modalities.get(modality) for part in (train, dataset))
+            expected, got = ("missing" if column is None else column.describe() for column in columns)
             if expected != got:
                 raise DatasetError(f"{context}: {modality} is {expected} in train and {got} in {split}")
     order = [split for split in ("train", "valid", "test") if split in splits]
     return DatasetDict(name, {split: splits[split] for split in order}, classes, tuple(messages))
-
-
-def _describe_shape(values: Any) -> str:
-    if values is None:
-        return "missing"
-    if values.dim() == 4:
-        return "images of " + " x ".join(map(str, values.shape[1:]))
-    return f"{'features' if values.dim() == 2 else 'sequences'} of {values.shape[-1]}"
 
 
 def _encode_labels(raws: Mapping[str, RawSplit], context: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -169,20 +162,13 @@ def _validate_split(raw: RawSplit, labels: Tensor | None, context: str, messages
     for kind, names in (("length", raw.lengths), ("mask", raw.masks)):
         if unknown := [name for name in names if name not in raw.modalities]:
             raise DatasetError(f"{context}: {unknown[0]}_{kind} without {unknown[0]}")
-    valid = {
-        modality: ModalityArray(
-            array, raw.lengths.get(modality), raw.masks.get(modality), f"{context}, {modality}", messages
-        )
-        for modality, array in raw.modalities.items()
+    columns = {
+        name: make_column(array, raw.lengths.get(name), raw.masks.get(name), f"{context}, {name}", messages)
+        for name, array in raw.modalities.items()
     }
-    masks = np.stack([array.mask for array in valid.values()])
-    if not masks.any(0).all():
-        row = int(np.flatnonzero(~masks.any(0))[0])
-        raise DatasetError(f"{context}: row {row} has none of {', '.join(valid)}: remove it")
-    return Dataset(
-        {modality: torch.from_numpy(array.values) for modality, array in valid.items()},
-        labels,
-        {modality: torch.from_numpy(array.lengths) for modality, array in valid.items() if array.lengths is not None},
-        {modality: torch.from_numpy(array.mask) for modality, array in valid.items() if not array.mask.all()},
-        raw.ids,
-    )
+    dataset = Dataset(columns, labels, raw.ids)
+    exists = dataset.get_mask(list(columns)).any(1)
+    if not exists.all():
+        row = int((~exists).nonzero()[0])
+        raise DatasetError(f"{context}: row {row} has none of {', '.join(columns)}: remove it")
+    return dataset

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from manyviews.data.dataset import translate_errors
+from manyviews.data.errors import translate_errors
 from manyviews.utils import Budget, describe_type
 
 OBJECT_BYTES = 64

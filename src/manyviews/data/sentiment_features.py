@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from manyviews.data.dataset import DatasetDict, DatasetError, get_canonical_split, translate_errors
+from manyviews.data.dataset import DatasetDict, get_canonical_split
+from manyviews.data.errors import DatasetError, translate_errors
 from manyviews.data.image_arrays import read_members, read_npy
 from manyviews.data.multimodal_arrays import RawSplit, build_dataset
 from manyviews.data.safe_pickle import load_numpy_pickle

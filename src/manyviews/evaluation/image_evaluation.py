@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from manyviews.data import DatasetDict, select_rows
+from manyviews.data import DatasetDict
 from manyviews.evaluation.evaluation_result import Geometry, GeometryResult, Score
 from manyviews.evaluation.scores import (
     MAX_GEOMETRY_INSTANCES,
@@ -75,7 +75,7 @@ def _compute_scores(
     queries, test_index = encode_images(encoder, test.split.images, test.index, size, workers)
     labels = check_labels("training representations", h, train.labels(train_index).to(h.device), num_classes)
     test_labels = check_labels("test representations", queries, test.labels(test_index).to(h.device), num_classes)
-    images = select_rows(train.split.images, train_index) if eval_config.probe_augment else None
+    images = train.split.select(train_index).images if eval_config.probe_augment else None
     augment = None if images is None else stream_augmented_features(encoder, images, size, num_workers=workers)
     return compute_class_scores(h, labels, queries, test_labels, data, eval_config, settings, augment)
 

@@ -9,12 +9,12 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetDict
+from manyviews.data import SUMMARIES, Dataset, DatasetDict, Sequences
 from manyviews.evaluation.evaluation_result import (
     GeometryResult,
     Metrics,
@@ -25,11 +25,9 @@ from manyviews.evaluation.evaluation_result import (
     SubsetScore,
 )
 from manyviews.evaluation.multimodal_features import (
-    SUMMARIES,
     average_embeddings,
     compute_cross_modal_retrieval,
     compute_modality_geometry,
-    count_flattened_steps,
     list_modality_subsets,
     make_raw_features,
 )
@@ -118,7 +116,8 @@ class _MultimodalEvaluation:
         summaries = self.choose_summaries() if self.eval_config.baselines else {}
         raw = self.make_raw_features(summaries) if self.eval_config.baselines else ([], [])
         for name in [name for name, summary in summaries.items() if summary == "flattened"]:
-            summaries[name] = f"flattened at {count_flattened_steps(self.train.split, name)} steps"
+            column = cast("Sequences", self.train.split[name])
+            summaries[name] = f"flattened at {column.count_flattened_steps()} steps"
         encoded = self.encode(self.model.encoder)
         scores: dict[Representation, Score] = {"majority": self.score_majority()}
         if self.eval_config.baselines:
@@ -177,8 +176,7 @@ class _MultimodalEvaluation:
         """
         chosen = {}
         for name in self.names:
-            x = self.train.split.modalities[name]
-            if isinstance(x, Tensor) and x.dim() == 3:
+            if isinstance(self.train.split[name], Sequences):
                 train, valid = (_select_with_modality(part, name) for part in self.split_validation())
                 enough = len(train.index) >= 2 * VAL_FOLDS and len(valid.index)
                 chosen[name] = max(SUMMARIES, key=partial(self.validate, name, train, valid)) if enough else "mean"
@@ -308,8 +306,7 @@ class _MultimodalEvaluation:
 
 
 def _select_with_modality(part: Subset, name: str) -> Subset:
-    masks = part.split.masks
-    return Subset(part.split, part.index[masks[name][part.index]]) if name in masks else part
+    return Subset(part.split, part.index[part.split[name].get_mask()[part.index]])
 
 
 def _list_kept(config: Config, eval_config: EvaluationConfig) -> list[int]:

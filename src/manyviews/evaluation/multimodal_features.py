@@ -9,19 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from manyviews.data import Dataset
+from manyviews.data import SUMMARIES, Dataset, Sequences
 from manyviews.evaluation.evaluation_result import Geometry, RetrievalScore
-from manyviews.loading import CHUNK_INSTANCES
 from manyviews.metrics import GEOMETRY_METRICS, compute_geometry, compute_retrieval
 from manyviews.models import Standardize
 
 MAX_FOR_ALL_SUBSETS = 6
 """With more modalities, only single ones, all but one, and all together are evaluated."""
-SUMMARIES = ("mean", "mean and deviation", "min and max", "flattened")
-"""Summaries of a sequence over its steps, the simplest first, used as raw features."""
 RECALL_KS = (1, 5, 10)
-MAX_STEPS, MAX_FLATTENED_DIM = 32, 2048
-"""Limits of a flattened sequence: a probe on more dimensions would take longer than the rest of the evaluation."""
 
 
 def average_embeddings(z: Tensor, mask: Tensor) -> Tensor:
@@ -51,46 +46,12 @@ def make_raw_features(
     """
     result = []
     for name in names:
-        summary, steps = (summaries or {}).get(name, SUMMARIES[0]), count_flattened_steps(train, name)
-        reference = _summarize(train, name, summary, steps)
-        scaler = Standardize(reference.shape[1]).fit(reference[train.masks[name]] if name in train.masks else reference)
-        features = scaler(_summarize(split, name, summary, steps))
-        result.append(torch.where(split.masks[name][:, None], features, 0) if name in split.masks else features)
+        column, reference, summary = split[name], train[name], (summaries or {}).get(name, SUMMARIES[0])
+        steps = reference.count_flattened_steps() if isinstance(reference, Sequences) else 1
+        features = reference.summarize(summary, steps)
+        scaler = Standardize(features.shape[1]).fit(features[reference.get_mask()])
+        result.append(torch.where(column.get_mask()[:, None], scaler(column.summarize(summary, steps)), 0))
     return result
-
-
-def count_flattened_steps(train: Dataset, name: str) -> int:
-    """Count the evenly spaced steps kept of a flattened sequence: all of them if the result is small enough."""
-    x = train.modalities[name]
-    assert isinstance(x, Tensor)
-    return max(1, min(x.shape[1], MAX_STEPS, MAX_FLATTENED_DIM // x.shape[2])) if x.dim() == 3 else 1
-
-
-def _summarize(split: Dataset, name: str, summary: str, steps: int) -> Tensor:
-    x = split.modalities[name]
-    assert isinstance(x, Tensor)
-    if x.dim() != 3:
-        return x.flatten(1) / 255 if x.dim() == 4 else x
-    lengths = split.lengths.get(name, torch.full((len(x),), x.shape[1]))
-    chunks = zip(x.split(CHUNK_INSTANCES), lengths.split(CHUNK_INSTANCES), strict=True)
-    return torch.cat([_summarize_sequences(*chunk, summary, steps) for chunk in chunks])
-
-
-def _summarize_sequences(x: Tensor, lengths: Tensor, summary: str, steps: int) -> Tensor:
-    """Summarize sequences (n, T, d) with `lengths` (n,) valid steps to (n, d), (n, 2 d) or (n, steps * d)."""
-    if summary == "flattened":
-        # The middle of each of `steps` equal parts.
-        middles = (2 * torch.arange(steps) + 1) * lengths[:, None] // (2 * steps)
-        return x.take_along_dim(middles[..., None], 1).flatten(1)
-    mask = (torch.arange(x.shape[1]) < lengths[:, None])[..., None]
-    if summary == "min and max":
-        low, high = x.masked_fill(~mask, torch.inf).amin(1), x.masked_fill(~mask, -torch.inf).amax(1)
-        return torch.cat([low, high], 1)
-    mean = (x * mask).sum(1) / lengths[:, None]
-    if summary == "mean":
-        return mean
-    variance = ((x - mean[:, None]) * mask).square().sum(1) / lengths[:, None]
-    return torch.cat([mean, variance.sqrt()], 1)
 
 
 def list_modality_subsets(count: int) -> list[tuple[int, ...]]:

@@ -48,18 +48,18 @@ class EvaluationConfig:
     probe_augment: bool = False
     """Encode a new random crop of each training image, mirrored or not, in each epoch of the sgd probe. Slow."""
     probe_lr: float | None = None
-    """Learning rate of the sgd probe (None: the paper's for the dataset) and of regression probes (None: 0.01)."""
+    """Learning rate of the sgd probe or of regression probes. Default: the paper's for the dataset, or 0.01."""
     probe_epochs: int | None = None
-    """Epochs of the sgd probe (None: the paper's for the dataset) and of regression probes (None: 100)."""
+    """Epochs of the sgd probe or of regression probes. Default: the paper's for the dataset, or 100."""
     knn_k: int | None = None
-    """Number of neighbors in kNN, at most all training instances. None: the run's --knn-k or, without one, a tenth of
-    the mean class size, from 1 to 200; the paper's 200 on CIFAR and ImageNet if classes are that large."""
+    """Number of neighbors for kNN. Default: that of the run or, without one, a tenth of the mean class size, between 1
+    and 200; for CIFAR and ImageNet the paper's 200 if classes are that large."""
     label_fractions: tuple[float, ...] = (0.01, 0.1)
     """Fractions of the training labels for few-label probes (lbfgs, three random subsets each)."""
     baselines: bool = True
     """Also score the raw features (pixels, for images up to 64 x 64) and the untrained encoder."""
     drop_modalities: tuple[str, ...] = ()
-    """Modalities to remove from all test instances."""
+    """Modalities to remove from all test instances. Default: none."""
     modality_subsets: bool = True
     """Also score every subset of the modalities."""
     num_regression_probes: int = 3

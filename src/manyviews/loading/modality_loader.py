@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetError, check_split
+from manyviews.data import Dataset, DatasetError, Images, check_split
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,8 @@ class ModalityLoader:
     def __post_init__(self) -> None:
         check_split(self.split)
         for name in self.names:
-            if name not in self.split.modalities:
-                raise DatasetError(f"no modality {name!r}: the split has {', '.join(self.split.modalities)}")
-            if not isinstance(self.split.modalities[name], Tensor):
+            column = self.split[name]
+            if isinstance(column, Images) and not isinstance(column.values, Tensor):
                 raise DatasetError(f"the images of {name} are on disk: multimodal training needs them in memory")
 
     def __call__(self, _epoch: int, indices: Sequence[Tensor]) -> Iterator[tuple[list[Tensor], Tensor]]:
@@ -44,24 +43,8 @@ class ModalityLoader:
 
     def get_mask(self, index: Tensor) -> Tensor:
         """Return the mask (B, N) of the modalities that the instances have."""
-        masks, ones = self.split.masks, torch.ones(len(index), dtype=torch.bool)
-        return torch.stack([masks[name][index] if name in masks else ones for name in self.names], 1)
+        return self.split.get_mask(self.names)[index]
 
     def load_batch(self, index: Tensor) -> list[Tensor]:
-        mask = self.get_mask(index)
-        lengths = torch.ones(mask.shape, dtype=torch.long)
-        batch = []
-        for i, name in enumerate(self.names):
-            features = self.split.modalities[name]
-            assert isinstance(features, Tensor)
-            if features.dim() != 3:
-                batch.append(features[index])
-                continue
-            if name in self.split.lengths:
-                lengths[:, i] = self.split.lengths[name][index]
-            else:
-                lengths[:, i] = features.shape[1]
-            # Missing sequences do not count.
-            longest = int(lengths[mask[:, i], i].amax()) if mask[:, i].any() else 1
-            batch.append(features[:, :longest][index])
-        return [*batch, lengths, mask]
+        values, lengths = zip(*(self.split[name].load(index) for name in self.names), strict=True)
+        return [*values, torch.stack(lengths, 1), self.get_mask(index)]

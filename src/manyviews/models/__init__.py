@@ -16,7 +16,6 @@ from manyviews.models.multimodal import MultimodalConfig as MultimodalConfig
 from manyviews.models.multimodal import MultimodalEmbedder as MultimodalEmbedder
 from manyviews.models.multimodal import MultimodalEncoder as MultimodalEncoder
 from manyviews.models.multimodal import PerModalityHeads as PerModalityHeads
-from manyviews.models.multimodal import select_valid_steps as select_valid_steps
 from manyviews.models.resnet import ResNet as ResNet
 from manyviews.models.resnet import Stem as Stem
 from manyviews.models.resnet import resnet18 as resnet18

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from manyviews.data import Dataset, check_split
+from manyviews.data import Dataset, Features, check_split
 from manyviews.models.embedder import EmbedderOutput
 from manyviews.models.encoders import ENCODERS, get_encoder, get_representation_dim, switch_to_eval
 from manyviews.models.feature_encoders import SequenceEncoder, Standardize, VectorEncoder
@@ -111,21 +111,15 @@ class MultimodalEncoder(nn.Module):
         `options` are fields of `MultimodalConfig`, such as hidden_dim.
         """
         check_split(split)
-        kinds: dict[str, tuple[ModalityKind, int]] = {}
         for name in names:
-            if name not in split.modalities:
-                raise ValueError(f"no modality {name!r}: the split has {', '.join(split.modalities)}")
-            if name in split.masks and not split.masks[name].any():
+            if not split[name].get_mask().any():
                 raise ValueError(f"{name} is missing in all training instances: leave it out of the modalities")
-            features = split.modalities[name]
-            if not isinstance(features, Tensor) or features.dim() == 4:
-                kinds[name] = ("image", 0)
-            else:
-                kinds[name] = ("sequence" if features.dim() == 3 else "vector", features.shape[-1])
+        kinds = {name: (cast("ModalityKind", split[name].kind), split[name].dim) for name in names}
         encoder = cls.from_config(MultimodalConfig(kinds, **options))
         for name, module in zip(encoder.names, encoder.preprocessors, strict=True):
-            if isinstance(module, Standardize):
-                module.fit(select_valid_steps(split, name))
+            column = split[name]
+            if isinstance(module, Standardize) and isinstance(column, Features):
+                module.fit(column.collect_valid())
         return encoder
 
     def forward(self, views: Sequence[Tensor]) -> Tensor:
@@ -260,13 +254,3 @@ class _ToFloatRGB(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return images.expand(-1, 3, -1, -1) / 255
-
-
-def select_valid_steps(split: Dataset, name: str) -> Tensor:
-    """Return all valid features (n, d) of a modality: no missing instances, and no padding of sequences."""
-    features: Any = split.modalities[name]
-    valid = split.masks.get(name, torch.ones(len(features), dtype=torch.bool))
-    if features.dim() == 2:
-        return features[valid]
-    lengths = split.lengths.get(name, torch.full((len(features),), features.shape[1]))
-    return features[valid][torch.arange(features.shape[1]) < lengths[valid, None]]

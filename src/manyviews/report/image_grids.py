@@ -6,9 +6,9 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict
-from manyviews.models import Standardize, select_valid_steps
-from manyviews.report.sample import EncodedSample, group_labels, list_instance_ids, read_image_or_gray
+from manyviews.data import Dataset, DatasetDict, Features
+from manyviews.models import Standardize
+from manyviews.report.sample import EncodedSample, get_images, group_labels, list_instance_ids, read_image_or_gray
 from manyviews.report.thumbnails import draw_modality, make_img_tag
 from manyviews.runs import Run
 from manyviews.training import ImageTask, MultimodalTask
@@ -66,7 +66,7 @@ def _make_modality_grid(run: Run, task: MultimodalTask) -> ImageGrid:
     split, modalities = task.split, run.config.modalities
     index = draw_permutation(len(split), 0)[:NUM_ROWS].sort().values
     labels, names = group_labels(task.data, split, index).texts, list_instance_ids(run, "train", split, index)
-    images, masks = split.modalities.get(IMAGE_MODALITY), task.loader.get_mask(index).tolist()
+    images, masks = get_images(split), split.get_mask(modalities)[index].tolist()
     rows = []
     for i, label, name, mask in zip(index.tolist(), labels, names, masks, strict=True):
         alt = _make_alt_text("training instance", name, label)
@@ -86,14 +86,10 @@ def _make_modality_grid(run: Run, task: MultimodalTask) -> ImageGrid:
 
 def _standardize_features(split: Dataset, modality: str, i: int) -> Tensor:
     """Return one instance's features without padding, standardized unless they are an image."""
-    modality_features = split.modalities[modality]
-    assert isinstance(modality_features, Tensor)
-    features = modality_features[i]
-    if features.dim() == 3:
-        return features
-    if features.dim() == 2 and modality in split.lengths:
-        features = features[: max(1, int(split.lengths[modality][i]))]
-    return Standardize(features.shape[-1]).fit(select_valid_steps(split, modality))(features)
+    column = split[modality]
+    if isinstance(column, Features):
+        return Standardize(column.dim).fit(column.collect_valid())(column.get_item(i))
+    return column.load(torch.tensor([i]))[0][0]
 
 
 def make_neighbor_grid(sample: EncodedSample) -> ImageGrid | None:
@@ -133,7 +129,7 @@ def _pick_queries(sample: EncodedSample) -> list[int]:
 
 def _make_cell(sample: EncodedSample, i: int, role: str, cosine: str = "", is_other_class: bool = False) -> GridCell:
     name, label = sample.ids[i], sample.labels.texts[i]
-    images = sample.data[sample.split].modalities.get(IMAGE_MODALITY)
+    images = get_images(sample.data[sample.split])
     if images is None:
         return GridCell(None, label or name, f"{name}, {cosine or role}" if label else cosine or role, is_other_class)
     image = make_img_tag(read_image_or_gray(images, int(sample.index[i])), _make_alt_text(role, name, label))

@@ -43,7 +43,7 @@ class EncodedSample:
 
     def load_images(self) -> list[Tensor] | None:
         """Load the images of the instances; None if the data has no images."""
-        images = self.data[self.split].modalities.get(IMAGE_MODALITY)
+        images = get_images(self.data[self.split])
         if images is None:
             return None
         return [read_image_or_gray(images, i) for i in track(self.index.tolist(), "thumbnails", len(self.index))]
@@ -84,11 +84,16 @@ def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroup
 
 def list_instance_ids(run: Run, name: str, split: Dataset, index: Tensor) -> list[str]:
     """List the ids of instances: their own, paths relative to the folder, or SPLIT/INDEX."""
-    images = split.modalities.get(IMAGE_MODALITY)
+    images = get_images(split)
     if split.ids or not isinstance(images, LazyImages):
         return [split.ids[i] if split.ids else f"{name}/{i}" for i in index.tolist()]
     root, paths = Path(run.config.data).expanduser().resolve(), [images.paths[i] for i in index.tolist()]
     return [str(path.relative_to(root)) if path.is_relative_to(root) else path.name for path in paths]
+
+
+def get_images(split: Dataset) -> Tensor | LazyImages | None:
+    """Get the images of a split, or None if it has none."""
+    return split.images if IMAGE_MODALITY in split.modalities else None
 
 
 def read_image_or_gray(images: Tensor | LazyImages | Sequence[Tensor], index: int) -> Tensor:

@@ -58,19 +58,19 @@ class ReproduceOptions:
     scale: Scale = "laptop"
     """smoke: seconds, to see that it runs; laptop: a small ResNet and part of the data; paper: the paper's setting."""
     datasets: tuple[str, ...] = ()
-    """Datasets instead of the table's: names, paths, or NAME=PATH to give a path one of the paper's names."""
+    """Datasets: names, paths, or NAME=PATH to give a path one of the paper's names. Default: those of the table."""
     seeds: int = 1
     """Seeds per table entry; with several, mean and standard deviation are shown."""
     losses: tuple[str, ...] = ()
-    """Only these losses of the table."""
+    """Only these losses of the table. Default: all."""
     views: tuple[int, ...] = ()
-    """Only these numbers of views."""
+    """Only these numbers of views. Default: all."""
     released_variant: bool = False
     """Losses as in the authors' code instead of the equations; at scale paper, the paper's values are shown too."""
     max_instances: int | None = None
-    """Train on the first instances of the data only; set by the scale if not given."""
+    """Train on this many first instances only. Default: set by the scale."""
     epochs: int | None = None
-    """Training epochs; set by the scale if not given."""
+    """Number of training epochs. Default: set by the scale."""
     missing_rate: float = 0.0
     """Multimodal table: fraction of the modalities removed from training."""
     modality_subsets: bool = False

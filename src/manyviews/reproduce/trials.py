@@ -3,8 +3,6 @@
 A finished trial is never run again; a killed one is resumed. Results do not depend on where a trial runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from manyviews.data import DatasetDict
+from manyviews.data import IMAGE_MODALITY, DatasetDict
 from manyviews.loading import ViewLoader, embed_views, encode_images
 from manyviews.models import ENCODERS, Embedder, EncoderConfig, ProjectionHead, get_encoder, get_representation_dim
 from manyviews.training.config import Config, ConfigError
@@ -27,7 +26,7 @@ class ImageTask(TrainingTask):
     """Training on random views of images, on disk or in memory."""
 
     def __init__(self, config: Config, data: DatasetDict, device: torch.device) -> None:
-        super().__init__(config, data, data["train"], device)
+        super().__init__(config, data, data["train"], (IMAGE_MODALITY,), device)
         images = self.split.images
         self.images = images.to(device) if isinstance(images, Tensor) else images
         self.transform = build_transform(config)
@@ -85,14 +84,6 @@ class ImageTask(TrainingTask):
 
     def _encode(self, model: Embedder, index: Tensor) -> tuple[Tensor, Tensor]:
         return encode_images(model.encoder, self.images, index, self.transform.size, self._monitor_workers)
-
-    def _list_content(self) -> list[Tensor | bytes | None]:
-        """List the pixels, or the relative paths and sizes of the files."""
-        images = self.split.images
-        if isinstance(images, Tensor):
-            return [images]
-        root = os.path.commonpath([path.parent for path in images.paths])
-        return [os.fsencode(f"{p.relative_to(root).as_posix()} {p.stat().st_size}\n") for p in images.paths]
 
 
 def build_transform(config: Config) -> SimCLRTransform:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetDict
+from manyviews.data import Dataset, DatasetDict, Images
 from manyviews.loading import ModalityLoader, embed_multimodal, encode_multimodal, set_mean_representation
 from manyviews.losses import get_loss
 from manyviews.models import (
@@ -29,9 +29,9 @@ class MultimodalTask(TrainingTask):
     """Training on modalities in memory; instances without a positive pair are left out."""
 
     def __init__(self, config: Config, data: DatasetDict, device: torch.device) -> None:
-        super().__init__(config, data, drop_random_modalities(data["train"], config), device)
+        super().__init__(config, data, drop_random_modalities(data["train"], config), config.modalities, device)
         self.loader = ModalityLoader(self.split, config.modalities, device)
-        self.has_missing = any(name in self.split.masks for name in config.modalities)
+        self.has_missing = any(self.split[name].mask is not None for name in config.modalities)
         self.unmonitored = self.train_indices
         usable = find_usable_instances(self.loader, config)
         self.train_indices = self.unmonitored[usable[self.unmonitored]]
@@ -44,7 +44,8 @@ class MultimodalTask(TrainingTask):
         for name in names:
             if name not in train.modalities:
                 raise ConfigError(f"{data.name} has no modality {name!r}, only {', '.join(train.modalities)}")
-            if not isinstance(train.modalities[name], Tensor):
+            column = train[name]
+            if isinstance(column, Images) and not isinstance(column.values, Tensor):
                 raise ConfigError(f"{name} of {data.name} is on disk: images of multimodal data must be in memory")
         if len(set(names)) < len(names):
             raise ConfigError(f"modalities must be unique, got {', '.join(names)}")
@@ -114,19 +115,10 @@ class MultimodalTask(TrainingTask):
         with hide_progress():
             set_mean_representation(model.encoder, self.loader, self.train_indices)
 
-    def _list_content(self) -> list[Tensor | bytes | None]:
-        """List the features, lengths and masks."""
-        content: list[Tensor | bytes | None] = []
-        for name in self.config.modalities:
-            features = self.split.modalities[name]
-            assert isinstance(features, Tensor)
-            content += [features, self.split.lengths.get(name), self.split.masks.get(name)]
-        return content
-
 
 def find_usable_instances(loader: ModalityLoader, config: Config) -> Tensor:
     """Return a mask (n,) of instances to train on: with one modality for labels, with a positive pair for a loss."""
-    mask = loader.get_mask(torch.arange(len(loader.split)))
+    mask = loader.split.get_mask(loader.names)
     if config.supervised:
         return mask.any(1)
     loss, num_views = get_loss(config.loss), mask.shape[1]
@@ -140,7 +132,7 @@ def drop_random_modalities(split: Dataset, config: Config) -> Dataset:
     if not config.missing_rate:
         return split
     names, index = config.modalities, torch.arange(len(split))
-    mask = ModalityLoader(split, names).get_mask(index)
+    mask = split.get_mask(names)
     samples = draw_uniform(config.seed, index[:, None], torch.arange(len(names)))
     samples = torch.where(mask, samples, -1.0)
     dropped = (samples < config.missing_rate) & (samples < samples.amax(1, keepdim=True))

@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from manyviews.data import IMAGE_MODALITY, DatasetDict, as_path
+from manyviews.data import IMAGE_MODALITY, DatasetDict, Images, as_path
 from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
 from manyviews.training.config import DEFAULT_BATCH_SIZE, Config, ConfigError
 from manyviews.training.image_task import ImageTask
@@ -21,8 +20,6 @@ AUTO_FIELDS: dict[str, Any] = {"views": 0, "modalities": ()} | dict.fromkeys(
     ("image_size", "jitter_strength", "blur_prob", "stem", "monitor_size", "batch_size")
 )
 """Fields that default to a value from the data, and the value that means "not set"."""
-MAX_SHORT_STEPS = 64
-"""Encoders of sequences up to this length do not gain from more than one thread."""
 CPU = torch.device("cpu")
 TASKS: dict[str, type[ImageTask] | type[MultimodalTask]] = {"images": ImageTask, "multimodal": MultimodalTask}
 
@@ -49,8 +46,8 @@ def resolve_task(config: Config, data: DatasetDict, ranks: int, device: torch.de
     task = make_task(config, data, device)
     task.config = _resolve_batch_size(task, ranks)
     if ranks > 1 and config.sync_batch_norm:
-        images = [name for name in config.modalities if _is_image(data, name)]
-        if any(name in train.masks or config.missing_rate for name in images):
+        images = [train[name] for name in config.modalities if isinstance(train[name], Images)]
+        if any(column.mask is not None or config.missing_rate for column in images):
             raise ConfigError("batch norm cannot be synchronized if images are missing: use --no-sync-batch-norm")
     return task
 
@@ -75,10 +72,6 @@ def _resolve_batch_size(task: TrainingTask, ranks: int) -> Config:
     if size % ranks:
         raise ConfigError(f"a batch of {size} instances cannot be split evenly over {ranks} ranks")
     return config
-
-
-def _is_image(data: DatasetDict, name: str) -> bool:
-    return getattr(data["train"].modalities[name], "ndim", 4) == 4
 
 
 def build_loss(config: Config) -> AnyLoss:
@@ -111,7 +104,5 @@ def limit_cpu_threads(config: Config, data: DatasetDict) -> AbstractContextManag
 
 def has_small_modalities(data: DatasetDict, names: Iterable[str]) -> bool:
     """Return whether these modalities are all vectors or short sequences."""
-    modalities = [data["train"].modalities.get(name) for name in names]
-    return all(
-        isinstance(x, Tensor) and (x.ndim == 2 or (x.ndim == 3 and x.shape[1] <= MAX_SHORT_STEPS)) for x in modalities
-    )
+    columns = [data["train"].modalities.get(name) for name in names]
+    return all(column is not None and column.is_small for column in columns)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetDict, load_dataset
+from manyviews.data import Dataset, DatasetDict, Images, load_dataset
 from manyviews.losses import MultiViewLoss, SupervisedLoss
 from manyviews.metrics import compute_geometry, score_knn
 from manyviews.models import Embedder, EncoderConfig, MultimodalConfig, MultimodalEmbedder
@@ -35,8 +35,10 @@ SUBSET_KEY = 1
 class TrainingTask(ABC):
     """A resolved config, its data, and the training instances: those to train on and those to monitor."""
 
-    def __init__(self, config: Config, data: DatasetDict, split: Dataset, device: torch.device) -> None:
-        self.config, self.data, self.split, self.device = config, data, split, device
+    def __init__(
+        self, config: Config, data: DatasetDict, split: Dataset, names: Sequence[str], device: torch.device
+    ) -> None:
+        self.config, self.data, self.split, self.names, self.device = config, data, split, names, device
         self.labels = split.labels if config.supervised else split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon"
         self.train_indices, self.monitor_indices, self.knn_bank = split_monitored(
@@ -116,13 +118,12 @@ class TrainingTask(ABC):
     def compute_fingerprint(self) -> str:
         """Hash the data, and the labels if the loss uses them; a resumed run must have the same."""
         digest = hashlib.sha256()
-        for part in (*self._list_content(), *([self.split.labels] if self.uses_labels else [])):
-            digest.update(part.contiguous().numpy().data if isinstance(part, Tensor) else part or b"none")
+        content = [part for name in self.names for part in self.split[name].list_content()]
+        if self.uses_labels and self.split.labels is not None:
+            content.append(self.split.labels)
+        for part in content:
+            digest.update(part.contiguous().numpy().data if isinstance(part, Tensor) else part)
         return digest.hexdigest()[:16]
-
-    @abstractmethod
-    def _list_content(self) -> list[Tensor | bytes | None]:
-        """List the content of the data that identifies it."""
 
 
 def load_data(config: Config) -> DatasetDict:
@@ -156,7 +157,8 @@ def limit_instances(data: DatasetDict, config: Config) -> DatasetDict:
             order = order[rank_in_class.argsort(stable=True)]
     index = order[: config.max_instances].sort().values
     selected = split.select(index)
-    if not split.ids and all(isinstance(values, Tensor) for values in split.modalities.values()):
+    has_files = any(isinstance(c, Images) and not isinstance(c.values, Tensor) for c in split.modalities.values())
+    if not split.ids and not has_files:
         selected = dataclasses.replace(selected, ids=tuple(f"train/{i}" for i in index.tolist()))
     return dataclasses.replace(data, splits={**data.splits, "train": selected})
 

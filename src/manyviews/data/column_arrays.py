@@ -1,4 +1,4 @@
-"""Validate the array of one modality: missing instances, padding, values that are not finite."""
+"""Make the column of a modality from its array: missing instances, padding, values that are not finite."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyviews.data.dataset import DatasetError
+from manyviews.data.column import Column
+from manyviews.data.errors import DatasetError
+from manyviews.data.images import Images
+from manyviews.data.sequences import Sequences
+from manyviews.data.vectors import Vectors
 
 
-class ModalityArray:
+class _ModalityArray:
     """The validated values of one modality.
 
     `values` are float32 (n, d) or (n, T, d) with padding at the end, or images uint8 (n, C, H, W); zeros where the
@@ -105,6 +109,21 @@ class ModalityArray:
                 f"{self.context}: the length of row {row} must be an integer from 1 to {max_length}, got {flat[row]}"
             )
         return np.where(self.mask, flat, 1).astype(np.int64)
+
+
+def make_column(
+    array: np.ndarray, lengths: np.ndarray | None, mask: np.ndarray | None, context: str, messages: list[str]
+) -> Column:
+    """Make a column from an array: images uint8 (n, H, W, C), vectors (n, d) or padded sequences (n, T, d).
+
+    Raises:
+        DatasetError: the array is invalid; the message has the row.
+    """
+    valid = _ModalityArray(array, lengths, mask, context, messages)
+    values, column_mask = torch.from_numpy(valid.values), None if valid.mask.all() else torch.from_numpy(valid.mask)
+    if valid.lengths is not None:
+        return Sequences(values, torch.from_numpy(valid.lengths), mask=column_mask)
+    return Images(values, mask=column_mask) if values.dim() == 4 else Vectors(values, mask=column_mask)
 
 
 def to_nchw(array: np.ndarray, context: str) -> Tensor:

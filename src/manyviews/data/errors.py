@@ -1,0 +1,33 @@
+"""Errors and warnings about data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from manyviews.utils import BudgetError
+
+
+class DatasetError(ValueError):
+    """Data is missing or invalid; the message has the file and what to do."""
+
+
+class DatasetWarning(UserWarning):
+    """Data was skipped or changed when it was loaded; see `DatasetDict.warnings`."""
+
+
+@contextmanager
+def translate_errors(message: str) -> Iterator[None]:
+    """Convert any error of a reader to a `DatasetError` that starts with `message`: a corrupt file can cause any error.
+
+    Errors of this package and of memory budgets keep their messages.
+    """
+    try:
+        yield
+    except (DatasetError, Warning):
+        raise
+    except BudgetError as error:
+        raise DatasetError(str(error)) from error
+    except Exception as error:
+        reason = repr(error) if isinstance(error, LookupError) or not str(error) else str(error)
+        raise DatasetError(f"{message}: {reason[:1000]}") from error

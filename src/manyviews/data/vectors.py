@@ -1,0 +1,58 @@
+"""Vectors of features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from manyviews.data.column import Features
+from manyviews.data.errors import DatasetError
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors(Features):
+    """Vectors (n, d) of float32.
+
+    Examples:
+        >>> Vectors(torch.randn(5, 40)).describe()
+        'vectors of 40'
+    """
+
+    kind = "vector"
+
+    @property
+    def is_small(self) -> bool:
+        return True
+
+    def __post_init__(self) -> None:
+        check_features("vectors", self.values, 2)
+
+    def select(self, index: Tensor) -> Vectors:
+        return Vectors(self.values[index], mask=self._select_mask(index))
+
+    def describe(self) -> str:
+        return f"vectors of {self.dim}"
+
+    def list_content(self) -> list[Tensor | bytes]:
+        return [self.values, self.get_mask()]
+
+    def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.values[index], torch.ones(len(index), dtype=torch.long)
+
+    def summarize(self, summary: str, steps: int) -> Tensor:  # noqa: ARG002 (for sequences)
+        return self.values
+
+    def get_item(self, i: int) -> Tensor:
+        return self.values[i]
+
+    def collect_valid(self) -> Tensor:
+        return self.values if self.mask is None else self.values[self.mask]
+
+
+def check_features(name: str, values: Tensor, dim: int) -> None:
+    """Raise a DatasetError unless values are floats with `dim` dimensions."""
+    if not isinstance(values, Tensor) or values.dim() != dim or not values.is_floating_point() or 0 in values.shape:
+        got = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+        raise DatasetError(f"{name} must be floats {'(n, d)' if dim == 2 else '(n, T, d)'}, got {got}")
