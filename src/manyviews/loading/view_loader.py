@@ -1,8 +1,11 @@
 """Batches of views of images in memory, or on disk through worker processes."""
 
+from __future__ import annotations
+
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,14 +15,18 @@ from manyviews.data import LazyImages
 from manyviews.loading.workers import make_item_loader
 from manyviews.transforms import MultiCrop, SimCLRTransform
 
+PREFETCH_BATCHES = 2
+"""Batches that each worker reads ahead."""
+
 
 @dataclass(frozen=True)
 class ViewLoader:
     """Yields the views of each batch of an epoch, with the indices of their instances.
 
     Images in memory are a uint8 tensor and do not use workers. Images on disk are decoded and cropped in `num_workers`
-    processes; colors are augmented in this process, in batches. Views do not depend on the number of workers. A corrupt
-    file gives a warning and is replaced by the next readable image (or raises, with `raise_on_corrupt`).
+    processes, which live as long as the loader; colors are augmented in this process, in batches. Views do not depend
+    on the number of workers. A corrupt file gives a warning and is replaced by the next readable image (or raises, with
+    `raise_on_corrupt`).
 
     Examples:
         >>> from manyviews.loading import list_epoch_batches
@@ -62,33 +69,56 @@ class ViewLoader:
                 local = index.to(self.images.device)
                 yield self.multi_crop.crop(self.images[local], seed=self.seed, epoch=epoch, index=local), index
             return
-        dataset = _CropDataset(self.images, self.multi_crop, self.seed, epoch)
-        order = torch.cat(indices).tolist() if indices else []
-        instances = iter(make_item_loader(dataset, order, self.num_workers, prefetch_factor=8))
+        self._sampler.batches = [(epoch, index) for index in indices]
         corrupt: set[str] = set()
-        for index in indices:
-            batch = [next(instances) for _ in index]
-            new = sorted({line for _, _, lines in batch for line in lines} - corrupt)
+        for groups, actual, errors in self._loader:
+            new = sorted(set(errors) - corrupt)
             corrupt.update(new)
             for line in new:
                 warnings.warn(f"{line}; replaced by the next image ({len(corrupt)} so far)", stacklevel=3)
-            groups = zip(*(crops for crops, _, _ in batch), strict=True)
-            yield [torch.stack(group) for group in groups], torch.tensor([i for _, i, _ in batch])
+            yield groups, actual
+
+    @cached_property
+    def _sampler(self) -> _BatchSampler:
+        return _BatchSampler()
+
+    @cached_property
+    def _loader(self) -> torch_data.DataLoader[_Crops]:
+        """The workers that read files; they live as long as this loader."""
+        assert isinstance(self.images, LazyImages)
+        dataset, device = _CropDataset(self.images, self.multi_crop, self.seed), self.device
+        pin_memory = device is not None and device.type == "cuda"
+        return make_item_loader(dataset, self._sampler, self.num_workers, PREFETCH_BATCHES, pin_memory, persistent=True)
+
+
+_Crops = tuple[list[Tensor], Tensor, list[str]]
+"""Crops (B, V, C, S, S) of each size, indices (B,), and the errors of corrupt images that were replaced."""
+
+
+class _BatchSampler(Iterable[tuple[int, Tensor]]):
+    """Yields the epoch and the indices of each batch; the list is replaced for each epoch."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, Tensor]] = []
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+        return iter(self.batches)
 
 
 @dataclass(frozen=True)
-class _CropDataset(torch_data.Dataset[tuple[list[Tensor], int, list[str]]]):
-    """Returns the crops of an instance, its index, and the errors of corrupt images that it replaces."""
+class _CropDataset(torch_data.Dataset[_Crops]):
+    """Reads and crops the images of a batch: one message to the main process."""
 
     images: LazyImages
     multi_crop: MultiCrop
     seed: int
-    epoch: int
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[list[Tensor], int, list[str]]:
-        image, actual, errors = self.images.read_or_next(index)
-        groups = self.multi_crop.crop([image], seed=self.seed, epoch=self.epoch, index=torch.tensor([actual]))
-        return [group[0] for group in groups], actual, errors
+    def __getitem__(self, batch: tuple[int, Tensor]) -> _Crops:
+        epoch, index = batch
+        crops, indices, errors = [], [], []
+        for i in index.tolist():
+            image, actual, messages = self.images.read_or_next(i)
+            crops.append(self.multi_crop.crop([image], seed=self.seed, epoch=epoch, index=torch.tensor([actual])))
+            indices.append(actual)
+            errors += messages
+        return [torch.cat(group) for group in zip(*crops, strict=True)], torch.tensor(indices), errors

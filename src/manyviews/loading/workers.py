@@ -15,15 +15,25 @@ Item = TypeVar("Item")
 
 
 def make_item_loader(
-    dataset: torch_data.Dataset[Item], sampler: Iterable[Any], num_workers: int, prefetch_factor: int
+    dataset: torch_data.Dataset[Item],
+    sampler: Iterable[Any],
+    num_workers: int,
+    prefetch_factor: int,
+    pin_memory: bool = False,
+    persistent: bool = False,
 ) -> torch_data.DataLoader[Item]:
-    """Return a loader of single items, in the order of the sampler, read by worker processes or by this one."""
+    """Return a loader of the dataset's items, in the order of the sampler, read by worker processes or by this one.
+
+    With `persistent`, the workers live as long as the loader, otherwise as long as one iteration.
+    """
     return torch_data.DataLoader(
         dataset,
         sampler=sampler,
         batch_size=None,
         num_workers=num_workers,
         prefetch_factor=prefetch_factor if num_workers else None,
+        pin_memory=pin_memory,
+        persistent_workers=persistent and num_workers > 0,
         worker_init_fn=_init_worker,
     )
 
