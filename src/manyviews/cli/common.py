@@ -41,8 +41,8 @@ def print_lines(*lines: object) -> None:
         print(escape_control_characters(line), flush=True)
 
 
-def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    Table.from_texts(title, header, rows).print()
+def show_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    Table.from_texts("", header, rows).print()
 
 
 def is_rank_zero() -> bool:

@@ -149,10 +149,10 @@ class EvaluationResult:
         0.451
     """
 
-    manyviews: str
-    """Version that wrote the result."""
+    version: str
+    """Version of manyviews that wrote the result."""
     dataset_path: str
-    data: str
+    dataset: str
     """Name of the dataset."""
     split: str
     modalities: tuple[str, ...] = ()

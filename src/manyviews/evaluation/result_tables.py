@@ -76,7 +76,7 @@ def make_scores_table(results: Sequence[EvaluationResult]) -> Table | None:
         for name in REPRESENTATIONS
         if name in first.scores
     }
-    notes = [f"{first.data}: {describe_evaluation(first)}."]
+    notes = [f"{first.dataset}: {describe_evaluation(first)}."]
     notes += [f"Note: {note}." for note in (*first.caveats, *first.better_baselines)]
     titles = [REPRESENTATIONS[name] for name in columns]
     if first.is_regression:

@@ -23,10 +23,6 @@ def _all_gather(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
     (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(out, x, group=group)
 
 
-def _reduce_scatter(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
-    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(out, x, group=group)
-
-
 def get_process_group(enabled: bool) -> dist.ProcessGroup | None:
     """Return the group to gather over, or None for a single process."""
     if enabled and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
@@ -96,7 +92,8 @@ class _AllGather(autograd.Function):
         grad = grad.contiguous()
         if dist.get_backend(ctx.group) == "nccl":
             local = grad.new_empty(ctx.length, *grad.shape[1:])
-            _reduce_scatter(local, grad, ctx.group)
+            reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+            reduce_scatter(local, grad, group=ctx.group)
             return local, None
         summed = grad.clone()
         dist.all_reduce(summed, group=ctx.group)

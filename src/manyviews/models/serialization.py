@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyviews.models.encoders import ENCODERS, eval_mode, get_encoder
 from manyviews.models.multimodal import ModalityKind, MultimodalConfig, MultimodalEncoder
-from manyviews.utils import Budget, check_regular, escape_surrogates, memory_share, parse_json
+from manyviews.utils import Budget, check_regular, escape_surrogates, get_memory_limit, parse_json
 
 METADATA_KEY = "manyviews"
 """Metadata key of the config in the header."""
@@ -72,7 +72,7 @@ def load_image_encoder(path: Path) -> tuple[nn.Module, EncoderConfig]:
     try:
         with torch.device("meta") if is_builtin else _LimitedAllocation(Budget(path, path.stat().st_size)):
             encoder = get_encoder(config.encoder, **config.options)
-        if LAYER_BYTES * _count_largest_output(encoder, config.size) > memory_share():
+        if LAYER_BYTES * _count_largest_output(encoder, config.size) > get_memory_limit():
             raise ValueError(f"one image of {config.size} x {config.size} needs more than the available memory")
     except (ValueError, TypeError, OverflowError, RuntimeError, AssertionError) as error:
         raise EncoderError(f"{path}: {error}") from error

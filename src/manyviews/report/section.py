@@ -20,7 +20,7 @@ from manyviews.report.rerun import RerunInfo, describe_run, get_rerun_info
 from manyviews.report.sample import encode_sample
 from manyviews.report.subset_charts import SubsetFigure, draw_subset_figure
 from manyviews.report.summary import RunSummary
-from manyviews.utils import MALFORMED, Table
+from manyviews.utils import MALFORMED_ERRORS, Table
 
 T = TypeVar("T")
 
@@ -84,6 +84,6 @@ def _try_part(section: RunSection, parts: tuple[str, ...], message: str, work: C
     """Return the result of `work`; if it fails, record the reason for the parts that need it."""
     try:
         return work()
-    except (OSError, RuntimeError, MemoryError, *MALFORMED) as error:
+    except (OSError, RuntimeError, MemoryError, *MALFORMED_ERRORS) as error:
         section.missing_reasons |= dict.fromkeys(parts, f"{message}: {error}")
         return None

@@ -25,7 +25,7 @@ MAX_STEP = 5.0
 """Max step of a point, for stability."""
 
 
-def compute_tsne(features: Tensor, perplexity: float = PERPLEXITY) -> Tensor:
+def compute_tsne(features: Tensor) -> Tensor:
     """Map features (n, d) to coordinates (n, 2) that preserve neighborhoods; the map is wider than high.
 
     Memory and time grow with n^2: use it for a few thousand instances at most.
@@ -39,7 +39,7 @@ def compute_tsne(features: Tensor, perplexity: float = PERPLEXITY) -> Tensor:
     if not features.isfinite().all():
         raise ValueError("t-SNE needs finite features, got NaN or infinity")
     features = compute_principal_components(features.detach().cpu().double(), COMPONENTS)
-    p = compute_pair_probabilities(features, min(perplexity, (len(features) - 1) / 3)).float()
+    p = compute_pair_probabilities(features, min(PERPLEXITY, (len(features) - 1) / 3)).float()
     coords = compute_principal_components(features, 2).float()
     coords = _optimize(1e-4 * coords / coords[:, 0].std().clamp_min(1e-12), p)
     return compute_principal_components(coords.double(), 2).float()

@@ -29,7 +29,15 @@ from manyviews.training.signals import SignalCatcher, TrainingInterrupted
 from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
 from manyviews.training.task import AnyLoss, AnyModel, TrainingTask, get_collapse_warning
-from manyviews.utils import DISK_FULL, FILE_ONLY, MALFORMED, hash_key, logger, print_stderr, warmup_cosine_lr
+from manyviews.utils import (
+    DISK_FULL_ERRNOS,
+    FILE_ONLY,
+    MALFORMED_ERRORS,
+    hash_key,
+    logger,
+    print_stderr,
+    warmup_cosine_lr,
+)
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -285,7 +293,7 @@ class Trainer:
                 logger.warning(f"{self.run.path} has no checkpoint: training starts again")
             return 0
         try:
-            self._check_same(state["provenance"])
+            self._check_provenance(state["provenance"])
             for name, part in self.state_objects.items():
                 part.load_state_dict(state[name])
             step, last = state["step"], self.steps_per_epoch * max(self.epochs_before, self.config.epochs)
@@ -294,7 +302,7 @@ class Trainer:
             return step
         except ConfigError:
             raise
-        except (RuntimeError, *MALFORMED) as error:
+        except (RuntimeError, *MALFORMED_ERRORS) as error:
             raise ConfigError(f"a checkpoint in {self.run.checkpoint_dir} does not fit the model: {error!r}") from error
 
     def _extend(self) -> None:
@@ -314,7 +322,7 @@ class Trainer:
             f"the schedule of {self.total_steps} steps"
         )
 
-    def _check_same(self, saved: dict[str, Any]) -> None:
+    def _check_provenance(self, saved: dict[str, Any]) -> None:
         """Raise a ConfigError if the checkpoint's config or data would give another result."""
         fields, current = dict(saved["config"]), self.provenance
         if fields.get("epochs") in {self.epochs_before, *(e.epochs_before for e in self.run.extensions)}:
@@ -363,7 +371,7 @@ class Trainer:
                 write()
                 return
             except OSError as error:
-                if error.errno not in DISK_FULL:
+                if error.errno not in DISK_FULL_ERRNOS:
                     raise
                 if is_last_attempt:
                     raise DiskFullError(error.errno, error.strerror, error.filename) from error

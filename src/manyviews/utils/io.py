@@ -12,7 +12,7 @@ from typing import IO, Any
 from manyviews.utils.text import escape_surrogates
 from manyviews.utils.untrusted import open_regular
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a write that may succeed after space is freed: disk full, quota exceeded, file too large."""
 
 
@@ -78,7 +78,7 @@ def exclusive_lock(folder: Path, file: str, wait: bool = False) -> Iterator[int 
 
 
 @contextmanager
-def take_turns(folder: Path) -> Iterator[bool]:
+def lock_directory(folder: Path) -> Iterator[bool]:
     """Wait until no other process is in this context for the folder; yields False where the system has no locks."""
     try:
         handle = os.open(folder, os.O_RDONLY)
