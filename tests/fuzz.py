@@ -54,7 +54,7 @@ from manyviews.reproduce.trials import _read_result
 from manyviews.runs import Run, load_encoder
 from manyviews.training import ConfigError, DivergedError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
-from manyviews.utils.untrusted import MIN_BUDGET_BYTES, memory_bytes
+from manyviews.utils.untrusted import MIN_BUDGET_BYTES, get_machine_memory
 from tests.helpers.tiny_run import tiny_config
 
 EXPECTED_ERRORS = (DatasetError, ConfigError, CheckpointError, EncoderError, DivergedError)
@@ -568,7 +568,7 @@ def fuzz(kind: str, count: int, seed: int, write_line: Callable[[str], None]) ->
     file_format = FORMATS[kind]()
     with Path("/proc/self/statm").open() as file:
         pages = int(file.read().split()[0])
-    memory_bytes.cache_clear()
+    get_machine_memory.cache_clear()
     limit = pages * resource.getpagesize() + EXTRA_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     signal.signal(signal.SIGPROF, _raise_hang)

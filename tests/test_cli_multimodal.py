@@ -160,8 +160,8 @@ def test_ids_are_those_of_the_data_split_by_split(run: Run, with_ids: str, tmp_p
 @pytest.mark.parametrize("ending", [".npz", ".csv", ".parquet"])
 def test_embed_each_modality_and_z_equal_the_model(run: Run, data: str, tmp_path: Path, ending: str) -> None:
     each, z = tmp_path / f"each{ending}", tmp_path / f"z{ending}"
-    embed_command(run.path, data, each, what="each-modality", labels=True)
-    embed_command(run.path, data, z, what="z")
+    embed_command(run.path, data, each, vectors="each-modality", labels=True)
+    embed_command(run.path, data, z, vectors="z")
     test = mv.load_dataset(data)["test"]
     h, embeddings, mask = embed_multimodal(run.load_model(), ModalityLoader(test, NAMES), torch.arange(len(test)))
     mean = normalize(average_embeddings(embeddings, mask), dim=1)
@@ -194,9 +194,9 @@ def test_embed_raises_on_impossible_requests(run: Run, data: str, tmp_path: Path
     (tmp_path / "flat").mkdir()
     export_command(run.path, "safetensors", tmp_path / "exported.safetensors")
     for encoder, source, output, flags, message in (
-        (run.path, data, "a.npy", {"what": "each-modality"}, r"cannot store an array per modality: use a \.npz"),
-        (tmp_path / "exported.safetensors", data, "a.npz", {"what": "z"}, "without a head"),
-        (finished_run, "photos", "a.npz", {"what": "each-modality"}, "is an image run without other modalities"),
+        (run.path, data, "a.npy", {"vectors": "each-modality"}, r"cannot store an array per modality: use a \.npz"),
+        (tmp_path / "exported.safetensors", data, "a.npz", {"vectors": "z"}, "without a head"),
+        (finished_run, "photos", "a.npz", {"vectors": "each-modality"}, "is an image run without other modalities"),
         (finished_run, str(tmp_path / "flat"), "a.npz", {"labels": True}, "has no class folders"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -215,4 +215,4 @@ def test_embed_writes_regression_targets_as_numbers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(arrays["labels"], expected)
     assert parquet.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected.tolist()
     with pytest.raises(ValueError, match="its head gives predictions, not embeddings"):
-        embed_command(run.path, data, tmp_path / "z.npz", what="z")
+        embed_command(run.path, data, tmp_path / "z.npz", vectors="z")

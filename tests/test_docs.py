@@ -71,7 +71,7 @@ def test_each_loss_has_a_page_whose_code_runs() -> None:
     for page in pages.values():
         (code,) = blocks(page, "python")
         exec(code, {})
-    assert "| `pair` | `'infonce'` |" in pages["pwe-infonce"]
+    assert "| `pair_loss` | `'infonce'` |" in pages["pwe-infonce"]
     assert "| `temperature` | `0.25` |" in pages["kcl"]
     assert "| `learn_temperature` | `True` |" in pages["siglip"]
 

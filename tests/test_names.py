@@ -193,7 +193,7 @@ def test_a_multimodal_file_with_an_odd_name_can_be_used(tmp_path: Path, capfd: p
     config = mv.Config(**{**vars(MODAL), "data": data, "epochs": 1})
     run = mv.train(config, output=tmp_path / f"run{ODD}", quiet=True).path
     assert f"b{SHOWN}: 40 test instances" in call(capfd, "evaluate", run)
-    output = call(capfd, "embed", run, data, "-o", tmp_path / f"o{ODD}.csv", "--what", "each-modality")
+    output = call(capfd, "embed", run, data, "-o", tmp_path / f"o{ODD}.csv", "--vectors", "each-modality")
     assert f"o{SHOWN}.csv: 120 vectors of 16 dimensions for text, audio, video" in output
     call(capfd, "report", run, "-o", tmp_path / "r.html")
 

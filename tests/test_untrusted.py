@@ -391,7 +391,7 @@ def test_evaluation_batch_shrinks_with_image_size_and_must_fit_memory(
     assert [choose_eval_batch_size(size) for size in (8, 224, 448, 4096)] == [256, 256, 64, 1]
     about = EncoderConfig("resnet-small", {"width": 0.125}, 4096)
     (tmp_path / "a.safetensors").write_bytes(serialize_module(get_encoder("resnet-small", width=0.125), about))
-    monkeypatch.setattr(saved, "memory_share", lambda: 2**28)
+    monkeypatch.setattr(saved, "get_memory_limit", lambda: 2**28)
     with pytest.raises(EncoderError, match="one image of 4096 x 4096 needs more than the available memory"):
         load_encoder(tmp_path / "a.safetensors")
 
@@ -412,7 +412,7 @@ def test_models_of_another_package_have_a_budget(tmp_path: Path, monkeypatch: py
         ("small", 16, None),
     ):
         path.write_bytes(serialize_module(torch.nn.Sequential(conv, *pooled), EncoderConfig(f"timm:{name}", {}, size)))
-        monkeypatch.setattr(saved, "memory_share", lambda: 2**28)
+        monkeypatch.setattr(saved, "get_memory_limit", lambda: 2**28)
         if message is None:
             assert load_encoder(path).dim == 4
         else:

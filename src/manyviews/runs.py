@@ -1,7 +1,5 @@
 """`Run`: a run directory, and methods that load its contents."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from contextlib import AbstractContextManager

@@ -55,7 +55,7 @@ def test_scores_equal_the_metric_functions(run: Path) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.02,)))
     assert (run / "evaluation.json").read_text() == result.to_json()
     assert load_evaluation(run) == load_evaluation(Run.open(run)) == result
-    assert (result.data, result.split, result.tested_on_train_holdout) == ("photos", "test", False)
+    assert (result.dataset, result.split, result.tested_on_train_holdout) == ("photos", "test", False)
     assert (result.train_instances, result.test_instances) == (2500, 1000)
     assert list(result.scores) == ["pixels", "untrained", "trained"]
 

@@ -94,11 +94,11 @@ def test_an_anchor_that_no_instance_has_is_an_error() -> None:
     mask = torch.ones(6, 3, dtype=torch.bool)
     mask[:, 1] = False
     with pytest.raises(ValueError, match="no instance has the views that AnchoredLoss aligns"):
-        mv.AnchoredLoss(anchor=1)(GOOD, mask)
+        mv.AnchoredLoss(anchor_view=1)(GOOD, mask)
     mask[:3, 1] = True
     mask[:3, (0, 2)] = False
     with pytest.raises(ValueError, match="no instance has the views that AnchoredLoss aligns"):
-        mv.AnchoredLoss(anchor=1)(GOOD, mask)
+        mv.AnchoredLoss(anchor_view=1)(GOOD, mask)
 
 
 def test_instances_without_a_view_in_common_have_no_negatives() -> None:
@@ -162,8 +162,8 @@ def test_bad_temperature(temperature: float) -> None:
         (lambda: mv.MVDHELLoss(implementation="fast"), "implementation must be one of auto, dense, tiled"),
         (lambda: mv.MultiViewContrastiveLoss("inside"), "alignment must be one of logsumexp, mean, sum, got 'inside'"),
         (lambda: mv.MultiViewContrastiveLoss(negatives="none"), "negatives must be one of cross_view, same_view, all"),
-        (lambda: mv.PairwiseLoss("pvc"), "pair must be one of infonce, ntxent, dhel"),
-        (lambda: mv.AnchoredLoss(anchor=-1), "anchor must be"),
+        (lambda: mv.PairwiseLoss("pvc"), "pair_loss must be one of infonce, ntxent, dhel"),
+        (lambda: mv.AnchoredLoss(anchor_view=-1), "anchor_view must be"),
         (lambda: mv.MVDHELLoss(kernel=Logarithmic()), "may be negative.*KernelContrastive"),
         (lambda: mv.PVCLoss(kernel=Riesz()), "may be negative.*KernelContrastive"),
         (lambda: mv.LeaveOneOutLoss(kernel=InverseMultiquadric()), "off the sphere"),
@@ -172,7 +172,7 @@ def test_bad_temperature(temperature: float) -> None:
         (lambda: mv.KernelContrastiveLoss(gamma=0), "gamma must be > 0"),
         (lambda: mv.KernelContrastiveLoss(gamma=math.inf), "gamma must be > 0"),
         (lambda: mv.SigLIPLoss(bias=math.nan), "bias must be a finite number"),
-        (lambda: mv.AnchoredLoss(anchor=0.5), "anchor must be"),
+        (lambda: mv.AnchoredLoss(anchor_view=0.5), "anchor_view must be"),
         (lambda: mv.MVDHELLoss(1e-30), "at least 1e-6"),
         (lambda: check_principles(mv.InfoNCELoss(), views=3), "InfoNCELoss is a loss of 2 views, got 3"),
         (
@@ -202,8 +202,8 @@ def test_error_of_a_two_view_loss_names_the_alternatives(name: str) -> None:
 
 
 def test_anchor_beyond_the_views() -> None:
-    with pytest.raises(ValueError, match="anchor must be < 3, the number of views, got 3"):
-        mv.AnchoredLoss(anchor=3)(GOOD)
+    with pytest.raises(ValueError, match="anchor_view must be < 3, the number of views, got 3"):
+        mv.AnchoredLoss(anchor_view=3)(GOOD)
 
 
 @pytest.mark.parametrize(

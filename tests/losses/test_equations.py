@@ -104,7 +104,7 @@ def test_anchored_contrasts_one_view_with_each_other(masked: bool, anchor: int) 
     z = embeddings(7, 4)
     mask = MASK if masked else None
     slow = Loops(loops.unit(z), 0.4, mask).anchored(anchor)
-    assert_same(get_loss("anchored", anchor=anchor, temperature=0.4)(z, mask), slow, z)
+    assert_same(get_loss("anchored", anchor_view=anchor, temperature=0.4)(z, mask), slow, z)
 
 
 @pytest.mark.parametrize("masked", [False, True])

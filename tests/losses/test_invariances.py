@@ -57,7 +57,7 @@ def test_permuting_views_changes_nothing(batch: tuple, random: object) -> None:
     name, z, mask, temperature = batch
     order = list(range(z.shape[1]))
     random.shuffle(order)  # type: ignore[attr-defined]
-    moved = {"anchor": order.index(0)} if name == "anchored" else {}
+    moved = {"anchor_view": order.index(0)} if name == "anchored" else {}
     loss_fn = get_loss(name, temperature=temperature)
     permuted = get_loss(name, temperature=temperature, **moved)
     loss, gradient = value_and_gradient(loss_fn, z, mask)
@@ -117,7 +117,7 @@ def test_multi_view_losses_of_two_views_equal_the_two_view_losses(batch: tuple) 
     mv_dhel, gradient = value_and_gradient(MVDHELLoss(temperature), z, mask)
     assert_same(dhel, (mv_dhel + torch.log(torch.tensor(2.0, dtype=z.dtype)), gradient))
     ntxent = value_and_gradient(get_loss("ntxent", temperature=temperature), z, mask)
-    for pvc in (PVCLoss(temperature), PVCLoss(temperature, arithmetic=True)):
+    for pvc in (PVCLoss(temperature), PVCLoss(temperature, aggregation="arithmetic")):
         assert_same(ntxent, value_and_gradient(pvc, z, mask))
     assert_same(ntxent, value_and_gradient(get_loss("pwe-ntxent", temperature=temperature), z, mask))
     infonce = value_and_gradient(get_loss("infonce", temperature=temperature), z, mask)

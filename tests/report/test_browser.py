@@ -37,7 +37,7 @@ def page(image_run: Path, modal_run: Path, tmp_path_factory: pytest.TempPathFact
     evil, plain = folder / EVIL, folder / "plain" / "script>"
     shutil.copytree(image_run, evil)
     shutil.copytree(image_run, plain)  # the same name, so that paths are displayed
-    write_report([modal_run, evil, plain], folder / "report.html", instances=60, workers=0)
+    write_report([modal_run, evil, plain], folder / "report.html", instances=60, num_workers=0)
     return folder / "report.html"
 
 

@@ -72,7 +72,7 @@ class Page(HTMLParser):
 
 
 def make_page(*runs: Path, to: Path, instances: int = 40) -> Page:
-    write_report(runs, to, instances=instances, workers=0)
+    write_report(runs, to, instances=instances, num_workers=0)
     return Page(to.read_text())
 
 
@@ -140,16 +140,16 @@ def test_report_has_all_parts(image_run: Path, modal_run: Path, tmp_path: Path) 
 
 def test_report_is_deterministic(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
     for name in ("one.html", "other.html"):
-        write_report([image_run, modal_run], tmp_path / name, instances=30, workers=0)
+        write_report([image_run, modal_run], tmp_path / name, instances=30, num_workers=0)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "other.html").read_bytes()
 
 
 @pytest.mark.slow
 def test_runs_on_the_same_data_share_thumbnails(image_run: Path, tmp_path: Path) -> None:
-    one = write_report([image_run], tmp_path / "one.html", workers=0)
+    one = write_report([image_run], tmp_path / "one.html", num_workers=0)
     assert 5 * one < 3e6
     copies = [Path(shutil.copytree(image_run, tmp_path / f"run-{i}")) for i in range(5)]
-    five = write_report(copies, tmp_path / "five.html", workers=0)
+    five = write_report(copies, tmp_path / "five.html", num_workers=0)
     assert five == (tmp_path / "five.html").stat().st_size
     assert five < 3 * one
 

@@ -132,7 +132,7 @@ def test_options_select_parts_of_a_table() -> None:
             "--views applies only to image tables, and this table is multimodal",
         ),
         ("multimodal", ReproduceOptions(missing_rate=3.0), r"missing_rate must be in \[0, 1\), got 3.0"),
-        ("multimodal", ReproduceOptions(datasets=("x=a.npz", "x=b.npz"), losses=("pvc",)), "two data sets are called"),
+        ("multimodal", ReproduceOptions(datasets=("x=a.npz", "x=b.npz"), losses=("pvc",)), "two datasets are called"),
     ):
         with pytest.raises(ConfigError, match=message):
             make_trials(name, options)
@@ -193,7 +193,7 @@ def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
     monkeypatch.undo()
     assert [trial.get_state(here.folder) for trial in (good, other)] == ["to do", "started"]
 
-    failed = here([good, bad, other, good])
+    failed = here.run([good, bad, other, good])
     assert list(failed) == [bad.name]
     assert "ConfigError: a batch of 1000 is larger than the 64 training instances" in failed[bad.name]
     assert messages[0] == "0 of 3 trials are done, 3 to run"
@@ -201,12 +201,12 @@ def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
     assert "resuming at step 1" in (here.folder / other.name / "log.txt").read_text()
 
     before = {path: path.stat().st_mtime_ns for path in here.folder.rglob("*") if path.is_file()}
-    assert here([good, other]) == {}
+    assert here.run([good, other]) == {}
     assert messages[-1] == "2 of 2 trials are done"
     assert before == {path: path.stat().st_mtime_ns for path in here.folder.rglob("*") if path.is_file()}
 
     submitted = TrialRunner(cluster, "slurm", slurm={"cluster": "local", "timeout_min": 5}, log=messages.append)
-    assert submitted([good]) == {}
+    assert submitted.run([good]) == {}
     run_trial(other.to_spec(tmp_path / "process"))
     for trial, folder in ((good, cluster), (other, tmp_path / "process")):
         first, second = (trial.load_result(where) for where in (here.folder, folder))
@@ -243,7 +243,7 @@ def test_trial_with_a_damaged_result_is_evaluated_again(tmp_path: Path) -> None:
 def test_missing_submitit_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"the launcher slurm needs: pip install 'manyviews\[slurm\]'"):
-        TrialRunner(tmp_path, "slurm", log=lambda _: None)(make_small_trials(1))
+        TrialRunner(tmp_path, "slurm", log=lambda _: None).run(make_small_trials(1))
 
 
 def test_options_of_another_launcher_raise(tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def test_learning_rate_is_selected_on_the_validation_split(tmp_path: Path) -> No
     searched: list[Trial] = []
 
     class FakeRunner(TrialRunner):
-        def __call__(self, trials: list[Trial]) -> dict[str, str]:
+        def run(self, trials: list[Trial]) -> dict[str, str]:
             searched.extend(trials)
             for trial in trials:
                 # pvc is best at the middle rate, mv-dhel at the smallest.
@@ -609,7 +609,7 @@ def test_table_written_meanwhile_by_another_process_is_kept(tmp_path: Path) -> N
     options = ReproduceOptions(views=(2,), losses=("mv-dhel",))
 
     class SlowRunner(TrialRunner):
-        def __call__(self, trials: list[Trial]) -> dict[str, str]:
+        def run(self, trials: list[Trial]) -> dict[str, str]:
             write_results(self.folder, trials, SCORES)
             (tmp_path / "table1.md").write_text("Made by `manyviews reproduce table1 --seeds 5`.")
             return {}

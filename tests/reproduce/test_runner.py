@@ -93,7 +93,7 @@ from manyviews.reproduce import TrialRunner
 from tests.reproduce.test_experiments import make_small_trials
 trials = [dataclasses.replace(c, config=dataclasses.replace(c.config, epochs=20000)) for c in make_small_trials(2)]
 trials[1] = dataclasses.replace(trials[1], config=dataclasses.replace(trials[1].config, devices=2, device="cpu"))
-TrialRunner(Path(sys.argv[1]), jobs=2)(trials)
+TrialRunner(Path(sys.argv[1]), jobs=2).run(trials)
 """
     runs = tmp_path / "runs"
     process = start_python("-c", code, str(runs))
@@ -145,7 +145,7 @@ def test_a_trial_abandoned_by_another_process_is_taken_over(tmp_path: Path) -> N
     try:
         assert other.stdout is not None
         other.stdout.readline()
-        assert TrialRunner(tmp_path, log=log)([trial]) == {}
+        assert TrialRunner(tmp_path, log=log).run([trial]) == {}
     finally:
         other.kill()
         other.communicate()

@@ -72,7 +72,7 @@ def test_finished_run_has_all_files_and_its_encoder_loads(tmp_path: Path) -> Non
     assert list(scores) == ["pixels", "untrained", "trained"]
     assert all(0.12 < value < 0.5 for score in scores.values() for value in (score.knn, score.linear))  # chance: 0.1
     assert load_evaluation(run).test_instances == 1000
-    assert (load_evaluation(run).dataset_path, load_evaluation(run).manyviews) == ("photos", mv.__version__)
+    assert (load_evaluation(run).dataset_path, load_evaluation(run).version) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
     assert "step 15/15" in log
     assert log.count("  knn_k 1  ") == 4

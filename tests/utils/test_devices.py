@@ -17,9 +17,9 @@ from manyviews.utils.devices import count_cpus, read_cpu_quota
 def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulate eight CPUs without a limit."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(module, "CGROUPS", tmp_path)
-    monkeypatch.setattr(module, "MEMBERSHIP", tmp_path / "membership")
-    for name in module.VARIABLES:
+    monkeypatch.setattr(module, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(module, "CGROUP_MEMBERSHIP", tmp_path / "membership")
+    for name in module.THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
 

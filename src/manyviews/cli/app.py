@@ -14,7 +14,7 @@ from typing import Any
 import tyro
 
 import manyviews
-from manyviews.cli.common import is_first_rank, print_error, print_lines
+from manyviews.cli.common import is_rank_zero, print_error, print_lines
 from manyviews.utils import PARENT_PID, ConsoleHandler, handle_logs
 
 NAMES = ("train", "evaluate", "embed", "search", "export", "report", "inspect", "preview", "losses", "reproduce")
@@ -27,7 +27,7 @@ TYRO_CONFIG = (tyro.conf.DisallowNone, tyro.conf.OmitArgPrefixes)
 
 def run_command() -> int:
     """Run the command in sys.argv and return the exit code. Rank zero prints warnings."""
-    with handle_logs(*([ConsoleHandler("manyviews: ")] if is_first_rank() else [])):
+    with handle_logs(*([ConsoleHandler("manyviews: ")] if is_rank_zero() else [])):
         return _run_command()
 
 
@@ -61,7 +61,7 @@ def _run_command() -> int:
     except KeyboardInterrupt as stop:
         print_error(str(stop) or "interrupted")
         # Fabric kills rank zero when a rank that it started fails, and rank zero has the better message.
-        is_child = not is_first_rank() and PARENT_PID in os.environ
+        is_child = not is_rank_zero() and PARENT_PID in os.environ
         return 0 if is_child else getattr(stop, "exit_code", 130)
     return 0
 

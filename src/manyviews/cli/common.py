@@ -41,18 +41,18 @@ def print_lines(*lines: object) -> None:
         print(escape_control_characters(line), flush=True)
 
 
-def show_table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
-    Table.from_texts(title, header, rows).print()
+def show_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    Table.from_texts("", header, rows).print()
 
 
-def is_first_rank() -> bool:
-    """Whether this process is rank zero of those started by torchrun, SLURM or `--devices`."""
+def is_rank_zero() -> bool:
+    """Return whether this process is rank zero of those started by torchrun, SLURM or `--devices`."""
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 def print_error(message: object) -> None:
     """Print a message to stderr, on rank zero only."""
-    if is_first_rank():
+    if is_rank_zero():
         print_stderr(f"manyviews: {escape_control_characters(message)}")
 
 

@@ -34,4 +34,4 @@ def evaluate_command(
         print_lines(result.skipped_reason)
     for table in list_tables(result):
         table.print()
-    print_lines(f"written to {opened.path / get_evaluation_filename(data, result.data, eval_config)}")
+    print_lines(f"written to {opened.path / get_evaluation_filename(data, result.dataset, eval_config)}")

@@ -9,10 +9,7 @@ from manyviews.cli.common import DataArg, OptionalPath, print_lines, show_table
 
 
 def inspect_command(
-    data: DataArg,
-    class_list: OptionalPath = None,
-    raise_on_corrupt: bool = False,
-    follow_symlinks: bool = False,
+    data: DataArg, class_list: OptionalPath = None, raise_on_corrupt: bool = False, follow_symlinks: bool = False
 ) -> None:
     """Print the splits, modalities, shapes, lengths, labels and missing entries of a dataset, and possible problems.
 

@@ -25,5 +25,5 @@ def report_command(
         num_workers: Number of processes that read images from disk.
         device: Device; auto uses a GPU if available.
     """
-    size = mv.report.write_report(runs, output, instances=instances, workers=num_workers, device=device)
+    size = mv.report.write_report(runs, output, instances=instances, num_workers=num_workers, device=device)
     print_lines(f"{output}: {len(runs)} {'run' if len(runs) == 1 else 'runs'}, {size / 1e6:.1f} MB")

@@ -54,13 +54,13 @@ def reproduce_command(
         mv.reproduce.get_experiment(table)
     if jobs < 1 or options.seeds < 1:
         raise ValueError(f"jobs and seeds must be >= 1, got {jobs} and {options.seeds}")
-    launch = mv.reproduce.TrialRunner(
+    runner = mv.reproduce.TrialRunner(
         runs or output / "runs", launcher, jobs, _parse_key_values(slurm), log=print_lines
     )
     if dry_run:
-        _print_plan(table, options, launch)
+        _print_plan(table, options, runner)
         return
-    outcome = mv.reproduce.reproduce_table(table, options, launch, output, overwrite)
+    outcome = mv.reproduce.reproduce_table(table, options, runner, output, overwrite)
     print_lines(outcome.setting)
     for result in outcome.tables:
         result.print()
@@ -68,7 +68,7 @@ def reproduce_command(
         basis = f"; {claim.basis}" if claim.basis else ""
         print_lines(f"{claim.verdict}: {claim.text}: {claim.evidence}{basis}")
     if options.scale == "smoke":
-        print_lines(mv.reproduce.UNJUDGED_SCALES)
+        print_lines(mv.reproduce.SMOKE_NOTE)
     print_lines(*(f"failed: {name}: {reason}" for name, reason in outcome.failed.items()))
     print_lines("written to " + ", ".join(str(path) for path in outcome.files))
     if outcome.failed:
@@ -82,7 +82,7 @@ def _parse_key_values(pairs: tuple[str, ...]) -> dict[str, str | int]:
     return {name: int(value) if value.isdigit() else value for name, _, value in items}
 
 
-def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, launch: mv.reproduce.TrialRunner) -> None:
+def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, runner: mv.reproduce.TrialRunner) -> None:
     package = mv.reproduce
     if table in package.ANALYSES:
         print_lines(f"{table} has no trials: it is computed directly")
@@ -90,7 +90,7 @@ def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, launch: mv.r
     table_trials = package.make_trials(table, options)
     search_trials = package.make_lr_search_trials(package.list_lr_searched(table_trials, options)).values()
     trials = {trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values()
-    states = [trial.get_state(launch.folder) for trial in trials]
+    states = [trial.get_state(runner.folder) for trial in trials]
     unfinished = [trial for trial, state in zip(trials, states, strict=True) if state != "done"]
     seconds, failed = package.estimate_seconds(unfinished)
     rows = []
@@ -98,9 +98,9 @@ def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, launch: mv.r
         estimate = utils.format_duration(seconds[trial.name]) if trial.name in seconds else ""
         rows.append((trial.name, trial.label, state, "unknown" if trial.name in failed else estimate))
     show_table(("trial", "coordinates", "state", "estimated training"), rows)
-    total = utils.format_duration(sum(seconds.values()) / launch.jobs)
+    total = utils.format_duration(sum(seconds.values()) / runner.jobs)
     note = f", without {len(failed)} of unknown duration" if failed else ""
-    print_lines(f"{len(trials)} trials, about {total} of training with {launch.jobs} at once{note}")
+    print_lines(f"{len(trials)} trials, about {total} of training with {runner.jobs} at once{note}")
     print_lines(*(f"unknown: {reason}" for reason in dict.fromkeys(failed.values())))
     if search_trials:
         print_lines("the first trials search the learning rate; the others then use the best one, not the one shown")

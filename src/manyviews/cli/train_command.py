@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import manyviews as mv
-from manyviews.cli.common import OptionalPath, OutputFlag, Unset, is_first_rank, print_lines
+from manyviews.cli.common import OptionalPath, OutputFlag, Unset, is_rank_zero, print_lines
 from manyviews.cli.config_flags import ConfigFlags
 
 
@@ -40,7 +40,7 @@ def show_run(run: mv.Run) -> None:
     """Print the evaluation of a finished run, on rank zero."""
     from manyviews.evaluation import load_evaluation, make_scores_table, make_subset_table
 
-    if not is_first_rank():
+    if not is_rank_zero():
         return
     print_lines(f"{run.path} is finished")
     result = load_evaluation(run)

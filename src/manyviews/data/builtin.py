@@ -5,8 +5,6 @@ of each class in its test set, class by class, on two lossless sheets of fifty c
 UCI's optical digits (the test set), 8 x 8 with values 0 to 16, in scikit-learn's order; the last 360 are for testing.
 """
 
-from __future__ import annotations
-
 import math
 from importlib.resources import files
 from io import BytesIO

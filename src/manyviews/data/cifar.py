@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 in the official Python layout: a folder, a .tar.gz archive, or the download."""
 
-from __future__ import annotations
-
 import tarfile
 from dataclasses import dataclass
 from io import BytesIO
@@ -35,28 +33,14 @@ class CifarSpec:
 
 CIFAR_SPECS = {
     "cifar10": CifarSpec(
-        "cifar10",
-        "cifar-10-batches-py",
-        "cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        tuple(f"data_batch_{k}" for k in range(1, 6)),
-        "test_batch",
-        "batches.meta",
-        b"labels",
-        b"label_names",
+        "cifar10", "cifar-10-batches-py", "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a",
+        tuple(f"data_batch_{k}" for k in range(1, 6)), "test_batch", "batches.meta", b"labels", b"label_names",
     ),
     "cifar100": CifarSpec(
-        "cifar100",
-        "cifar-100-python",
-        "cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        ("train",),
-        "test",
-        "meta",
-        b"fine_labels",
-        b"fine_label_names",
+        "cifar100", "cifar-100-python", "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85",
+        ("train",), "test", "meta", b"fine_labels", b"fine_label_names",
     ),
-}
+}  # fmt: skip
 
 
 def download_cifar(name: str, root: Path) -> DatasetDict:

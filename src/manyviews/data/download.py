@@ -1,7 +1,5 @@
 """Resumable, checksum-verified, atomic downloads."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os
@@ -10,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from manyviews.data.errors import DatasetError
-from manyviews.utils import fsync_directory, open_regular, take_turns, track
+from manyviews.utils import fsync_directory, lock_directory, open_regular, track
 
 CHUNK_BYTES = 2**20
 
@@ -36,7 +34,7 @@ def download(url: str, file: Path, md5: str) -> None:
     partial = file.with_name(file.name + ".part")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with take_turns(file.parent):
+        with lock_directory(file.parent):
             if file.exists():  # another process downloaded it
                 return
             _download_rest(url, partial, file.name)

@@ -4,8 +4,6 @@ A .npy file has images only. A .npz file has `images` and optionally `labels` an
 `train_images`, `train_labels`, `train_ids`, `test_images`, ... (or `x_train`, `y_train`, `id_train`, ...).
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zipfile

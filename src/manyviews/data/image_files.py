@@ -1,7 +1,5 @@
 """Decode image files, and read them lazily from disk."""
 
-from __future__ import annotations
-
 import operator
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from manyviews.data.errors import DatasetError
-from manyviews.utils import check_regular, memory_share
+from manyviews.utils import check_regular, get_memory_limit
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
 """Detected by the first bytes (MPO starts like JPEG). Some other formats of PIL start programs, such as Ghostscript."""
@@ -83,7 +81,7 @@ def open_image(source: Path | IO[bytes]) -> Iterator[Image.Image]:
         DatasetError: its header has too many pixels.
     """
     bomb_hint = "a decompression bomb? Remove it, or shrink it if you trust it"
-    max_pixels = min(MAX_PIXELS, memory_share() // PIXEL_BYTES)
+    max_pixels = min(MAX_PIXELS, get_memory_limit() // PIXEL_BYTES)
     try:
         if isinstance(source, Path):
             check_regular(source)

@@ -1,7 +1,5 @@
 """Load a folder of images: splits, classes and labels from its subfolders."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -175,11 +173,7 @@ SkipCallback = Callable[[str], None]
 
 
 def walk_images(
-    folder: Path,
-    on_skip: SkipCallback,
-    follow_symlinks: bool = False,
-    root: Path | None = None,
-    recursive: bool = True,
+    folder: Path, on_skip: SkipCallback, follow_symlinks: bool = False, root: Path | None = None, recursive: bool = True
 ) -> Iterator[str]:
     """Yield the paths of the images in a folder and, if `recursive`, in its subfolders, in the order of names.
 

@@ -1,7 +1,5 @@
 """Find likely problems of a dataset before training."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations

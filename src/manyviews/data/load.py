@@ -1,7 +1,5 @@
 """Load any dataset by its name or path."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

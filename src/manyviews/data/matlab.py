@@ -4,8 +4,6 @@ scipy trusts a file: an unknown element type makes it follow a wild pointer, nes
 header allocates any amount of memory. So it runs in a process of its own, with a limit of memory.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile
@@ -18,7 +16,7 @@ import numpy as np
 from manyviews.data.dataset import DatasetDict
 from manyviews.data.errors import DatasetError
 from manyviews.data.multimodal_arrays import RawSplit, build_dataset
-from manyviews.utils import check_regular, memory_share
+from manyviews.utils import check_regular, get_memory_limit
 
 
 def load_matlab_views(path: Path) -> DatasetDict:
@@ -59,7 +57,7 @@ def _read_arrays(path: Path) -> list[np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "arrays.npz"
         command = [sys.executable, str(Path(__file__).with_name("_read_matlab.py")), str(path), str(output)]
-        done = subprocess.run([*command, str(memory_share())], capture_output=True, text=True, check=False)  # noqa: S603
+        done = subprocess.run([*command, str(get_memory_limit())], capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
             lines = done.stderr.strip().splitlines()
             reason = lines[-1] if lines and done.returncode > 0 else f"its reader ended with {done.returncode}"

@@ -11,8 +11,6 @@ In a .npz file an array is named `SPLIT/NAME` or `NAME_SPLIT` (or `NAME`, for tr
 Padding at the front is moved to the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

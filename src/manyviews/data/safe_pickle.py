@@ -4,8 +4,6 @@ numpy's own unpickling is not used: it trusts the flags of the pickle, and a for
 The globals that a pickle may call are replaced by stubs that accept bytes, a shape and one of a few dtypes.
 """
 
-from __future__ import annotations
-
 import math
 import pickle
 import re

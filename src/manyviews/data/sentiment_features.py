@@ -10,8 +10,6 @@
 Pickles are read without executing them.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

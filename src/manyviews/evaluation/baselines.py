@@ -1,7 +1,5 @@
 """Baselines that beat the trained encoder, as sentences."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping
 

@@ -149,10 +149,10 @@ class EvaluationResult:
         0.451
     """
 
-    manyviews: str
-    """Version that wrote the result."""
+    version: str
+    """Version of manyviews that wrote the result."""
     dataset_path: str
-    data: str
+    dataset: str
     """Name of the dataset."""
     split: str
     modalities: tuple[str, ...] = ()
@@ -235,31 +235,31 @@ def load_evaluation(run: Run | str | Path) -> EvaluationResult | None:
         raise ConfigError(f"cannot read {path}: {error}. Run `manyviews evaluate` to rewrite it") from error
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
+def _decode(kind: Any, value: Any, location: str) -> Any:
     """Convert a JSON value to a type made of dataclasses, dicts, tuples, numbers and texts."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, UnionType):
-        return None if value is None else _decode(next(k for k in inner if k is not NoneType), value, where)
+        return None if value is None else _decode(next(k for k in inner if k is not NoneType), value, location)
     if origin is Literal and value in inner:
         return value
     if origin is dict and isinstance(value, dict):
-        return {_decode(inner[0], k, where): _decode(inner[1], item, f"{where}.{k}") for k, item in value.items()}
+        return {_decode(inner[0], k, location): _decode(inner[1], item, f"{location}.{k}") for k, item in value.items()}
     if origin is tuple and isinstance(value, list):
-        return tuple(_decode(inner[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(_decode(inner[0], item, f"{location}[{i}]") for i, item in enumerate(value))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, dict):
         types = _get_types(kind)
         required = [name for name, p in signature(kind).parameters.items() if p.default is Parameter.empty]
         if unknown := [key for key in value if key not in types]:
-            raise ValueError(f"{where} has the unknown key {unknown[0]!r}")
+            raise ValueError(f"{location} has the unknown key {unknown[0]!r}")
         if absent := [name for name in required if name not in value]:
-            raise ValueError(f"{where} has no {absent[0]!r}")
-        return kind(**{key: _decode(types[key], item, f"{where}.{key}") for key, item in value.items()})
+            raise ValueError(f"{location} has no {absent[0]!r}")
+        return kind(**{key: _decode(types[key], item, f"{location}.{key}") for key, item in value.items()})
     if kind in (int, float) and type(value) in (int, kind) and abs(value) < MAX_NUMBER:
         return kind(value)
     if kind in (bool, str) and type(value) is kind:
         return value
     expected = f"one of {', '.join(inner)}" if origin is Literal else getattr(kind, "__name__", str(kind))
-    raise ValueError(f"{where} must be {expected}, got {value!r:.80}")
+    raise ValueError(f"{location} must be {expected}, got {value!r:.80}")
 
 
 _get_types = lru_cache(typing.get_type_hints)

@@ -4,8 +4,6 @@ The terminal, the report and the reproduction of the paper's tables print the sa
 results show mean and standard deviation over them, for instance over seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from manyviews.evaluation.evaluation_result import EvaluationResult, Geometry, Representation, SubsetProbe
@@ -78,7 +76,7 @@ def make_scores_table(results: Sequence[EvaluationResult]) -> Table | None:
         for name in REPRESENTATIONS
         if name in first.scores
     }
-    notes = [f"{first.data}: {describe_evaluation(first)}."]
+    notes = [f"{first.dataset}: {describe_evaluation(first)}."]
     notes += [f"Note: {note}." for note in (*first.caveats, *first.better_baselines)]
     titles = [REPRESENTATIONS[name] for name in columns]
     if first.is_regression:
@@ -136,8 +134,8 @@ def make_subset_table(results: Sequence[EvaluationResult], compact: bool = False
             Cell(" / ".join(format_metric(name, [scores[kind][name] for scores in same]) for name in metrics))
             for kind in kinds
         ]
-        number = f" ({subset.instances:,})" if subset.instances < first.test_instances else ""
-        rows.append(Row(" + ".join(subset.modalities) + number, cells))
+        count_note = f" ({subset.instances:,})" if subset.instances < first.test_instances else ""
+        rows.append(Row(" + ".join(subset.modalities) + count_note, cells))
     total = len(first.subsets)
     notes = [] if len(rows) == total else [f"{len(rows)} of {total} subsets are shown; the JSON file has all."]
     title = f"{' / '.join(metrics)} by subset of modalities"

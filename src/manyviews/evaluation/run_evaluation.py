@@ -1,7 +1,5 @@
 """`evaluate`: load a finished run, evaluate it and write the result into its directory."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

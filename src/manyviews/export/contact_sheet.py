@@ -1,7 +1,5 @@
 """Contact sheets: rows of images with captions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path

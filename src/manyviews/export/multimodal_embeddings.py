@@ -1,7 +1,5 @@
 """Embeddings of multimodal instances."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 
@@ -15,11 +13,11 @@ from manyviews.loading import CHUNK_INSTANCES, ModalityLoader, embed_multimodal,
 from manyviews.models import MultimodalEmbedder, MultimodalEncoder
 from manyviews.utils import check_finite
 
-What = Literal["h", "z", "each-modality"]
+VectorKind = Literal["h", "z", "each-modality"]
 
 
 def iterate_embeddings(
-    model: MultimodalEncoder | MultimodalEmbedder, data: DatasetDict, what: What = "h"
+    model: MultimodalEncoder | MultimodalEmbedder, data: DatasetDict, kind: VectorKind = "h"
 ) -> Iterator[Batch]:
     """Yield ids, vectors and labels (if any) of all instances by batch.
 
@@ -29,39 +27,41 @@ def iterate_embeddings(
     Args:
         model: a `MultimodalEmbedder` for z.
         data: a dataset with the modalities of the model.
-        what: h, fused representations (B, N dim); z, the mean (B, out) of the available unit embeddings; or
+        kind: h, fused representations (B, N dim); z, the mean (B, out) of the available unit embeddings; or
             each-modality, representations (B, N, dim). Missing embeddings and modalities are NaN.
     """
     if not data.split_rule:
-        yield from _encode_splits(model, data, what)
+        yield from _encode_splits(model, data, kind)
         return
-    names, vectors, label_batches = zip(*_encode_splits(model, data, what), strict=True)
+    names, vectors, label_batches = zip(*_encode_splits(model, data, kind), strict=True)
     ids = [name.partition("/")[2] for batch in names for name in batch]
     labels = [label for batch in label_batches for label in batch]
     order = sorted(range(len(ids)), key=lambda i: int(ids[i]))
     yield [ids[i] for i in order], torch.cat(vectors)[order], [labels[i] for i in order if labels]
 
 
-def _encode_splits(model: MultimodalEncoder | MultimodalEmbedder, data: DatasetDict, what: What) -> Iterator[Batch]:
+def _encode_splits(
+    model: MultimodalEncoder | MultimodalEmbedder, data: DatasetDict, kind: VectorKind
+) -> Iterator[Batch]:
     encoder = model.encoder if isinstance(model, MultimodalEmbedder) else model
     for name, split in data.splits.items():
         loader = ModalityLoader(split, encoder.names)
         for index in torch.arange(len(split)).split(CHUNK_INSTANCES):
             ids = [f"{name}/{split.ids[i] if split.ids else i}" for i in index.tolist()]
-            if isinstance(model, MultimodalEmbedder) and what == "z":
+            if isinstance(model, MultimodalEmbedder) and kind == "z":
                 _, z, view_mask = embed_multimodal(model, loader, index)
                 vectors, mask = average_embeddings(z, view_mask), view_mask.any(1)
             else:
                 h, mask = encode_multimodal(encoder, loader, index)
-                vectors = encoder.fuse(h, mask) if what == "h" else h
+                vectors = encoder.fuse(h, mask) if kind == "h" else h
             check_finite(f"vectors of {ids[0]} and others", vectors)
-            if what != "h":
+            if kind != "h":
                 vectors = vectors.masked_fill(~mask[..., None], torch.nan)
             yield ids, vectors.cpu(), read_labels(data, name, index)
 
 
 def read_labels(data: DatasetDict, split: str, index: Tensor) -> list[Label]:
-    """Class names or regression targets of instances; empty without labels."""
+    """Return class names or regression targets of instances; empty without labels."""
     labels = data[split].labels
     if labels is None:
         return []
@@ -70,7 +70,7 @@ def read_labels(data: DatasetDict, split: str, index: Tensor) -> list[Label]:
 
 
 def get_label_type(data: DatasetDict) -> type[str] | type[float]:
-    """`float` for regression targets, `str` for class names.
+    """Return `float` for regression targets, `str` for class names.
 
     Raises:
         DatasetError: a split has no labels.

@@ -1,7 +1,5 @@
 """Nearest-neighbor search over images, by cosine similarity of representations."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Export encoders to other programs: torchvision state dicts, ONNX."""
 
-from __future__ import annotations
-
 import copy
 import io
 import logging

@@ -6,8 +6,6 @@
 - .parquet: `id`, `label` and `vector`, or a column per modality; needs pyarrow
 """
 
-from __future__ import annotations
-
 import csv
 import tempfile
 import zipfile
@@ -92,7 +90,7 @@ def open_embedding_writer(
 
 
 def get_ids_path(path: Path) -> Path:
-    """Path of the ids of a .npy file."""
+    """Return the path of the ids of a .npy file."""
     return path.with_name(f"{path.stem}.ids.csv")
 
 
@@ -179,11 +177,7 @@ def _write_parquet(path: Path, layout: _Layout) -> Iterator[WriteFunction]:
     names = [*layout.columns, *(layout.modalities or ("vector",))]
     schema = arrow.schema(list(zip(names, types + [vector] * (len(names) - len(types)), strict=True)))
     # Pass an open file: pyarrow accepts only UTF-8 paths.
-    with (
-        atomic_path(path) as temporary,
-        temporary.open("wb") as file,
-        parquet.ParquetWriter(file, schema) as writer,
-    ):
+    with atomic_path(path) as temporary, temporary.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
 
         def write(columns: list[list[Label]], vectors: Tensor) -> None:
             arrays = [arrow.array(values, kind) for values, kind in zip(columns, types, strict=True)]

@@ -46,7 +46,7 @@ class Tile(NamedTuple):
         return rows, views, cols
 
     def flat_slices(self, instances: int) -> tuple[slice, slice]:
-        """Slices of the tile's rows and columns in a tensor of all views * instances rows."""
+        """Return slices of the tile's rows and columns in a tensor of all views * instances rows."""
         last = self.col_views.stop - 1
         return (
             slice(self.row_view * instances + self.rows.start, self.row_view * instances + self.rows.stop),
@@ -216,15 +216,15 @@ class StableAccumulator(TileAccumulator):
 
 
 def _get_row_col_slices(tile: Tile, tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """The parts of an (N, M, N) tensor for the tile's rows (i, m) and columns (m, j)."""
+    """Return the parts of an (N, M, N) tensor for the tile's rows (i, m) and columns (m, j)."""
     return tensor[tile.row_view, tile.rows, tile.col_views], tensor[tile.col_views, tile.cols, tile.row_view]
 
 
 def _take_tail_view(buffer: Tensor, tile: Tile) -> Tensor:
-    """The end of a buffer as a tensor of the tile's shape."""
+    """Return the end of a buffer as a tensor of the tile's shape."""
     return buffer[len(buffer) - math.prod(tile.shape) :].view(tile.shape)
 
 
 def _exp_sub_max(values: Tensor, maximum: Tensor) -> Tensor:
-    """exp(values - maximum), zero where both are -inf."""
+    """Return exp(values - maximum), zero where both are -inf."""
     return torch.exp(values - maximum.clamp_min(torch.finfo(values.dtype).min))

@@ -29,7 +29,7 @@ class GatheredBatch(NamedTuple):
     group: dist.ProcessGroup | None
 
     def local_shard(self, values: Tensor) -> Tensor:
-        """The part of this rank in a tensor with one value per instance."""
+        """Return the part of this rank in a tensor with one value per instance."""
         if self.group is None:
             return values
         return values.chunk(dist.get_world_size(self.group))[dist.get_rank(self.group)]
@@ -79,9 +79,9 @@ def stack_views(z: Tensor | Sequence[Tensor]) -> Tensor:
         if view.dim() != 2:
             raise ValueError(f"views must be (instances, dim), got shape {tuple(view.shape)} for view {i}")
         shapes, devices = (tuple(z[0].shape), tuple(view.shape)), (z[0].device, view.device)
-        for what, (first, other) in {"have the same shape": shapes, "be on the same device": devices}.items():
+        for requirement, (first, other) in {"have the same shape": shapes, "be on the same device": devices}.items():
             if first != other:
-                raise ValueError(f"views must {what}, got {first} for view 0 and {other} for view {i}")
+                raise ValueError(f"views must {requirement}, got {first} for view 0 and {other} for view {i}")
         _check_dtype(view)
     return torch.stack(list(z), 1)
 
@@ -127,7 +127,7 @@ def _check_fits(name: str, value: Tensor, dims: str, shape: torch.Size, device: 
 
 
 def normalize_embeddings(z: Tensor, mask: Tensor | None) -> Tensor:
-    """Unit vectors in float32 (or float64), 0 for missing views; NaN, inf and zero vectors are errors."""
+    """Return unit vectors in float32 (or float64), 0 for missing views; raise for NaN, inf and zero vectors."""
     if z.dtype in (torch.float16, torch.bfloat16):
         z = z.float()
     if mask is not None:
@@ -148,15 +148,15 @@ def _describe_bad_embedding(z: Tensor, norms: Tensor, min_norm: float) -> str:
     bad = ~((norms > min_norm) & (norms < math.inf))
     instance, view = bad.nonzero()[0].tolist()
     vector = z[instance, view]
-    where = f"first at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
+    location = f"first at instance {instance}, view {view} ({int(bad.sum())} of {bad.numel()} vectors are bad)"
     if vector.isnan().any():
-        return f"embeddings contain NaN, {where}"
+        return f"embeddings contain NaN, {location}"
     if vector.isinf().any():
-        return f"embeddings contain inf, {where}"
+        return f"embeddings contain inf, {location}"
     if not vector.any():
-        return f"embeddings contain a zero vector, which has no direction, {where}"
+        return f"embeddings contain a zero vector, which has no direction, {location}"
     extreme = "large" if norms[instance, view] > 1 else "small"
-    return f"embeddings are too {extreme} for the norm of a vector in {z.dtype}, {where}"
+    return f"embeddings are too {extreme} for the norm of a vector in {z.dtype}, {location}"
 
 
 def check_has_pairs(z: Tensor, mask: Tensor | None, labels: Tensor | None) -> None:
@@ -174,7 +174,7 @@ def check_has_pairs(z: Tensor, mask: Tensor | None, labels: Tensor | None) -> No
 
 
 def check_temperature(temperature: float | Tensor) -> None:
-    """The minimum of 1e-6 keeps cosines / temperature precise."""
+    """Raise unless the temperature is one number >= 1e-6, so that cosines / temperature are precise."""
     if isinstance(temperature, Tensor):
         if temperature.numel() != 1 or temperature.is_meta:
             raise ValueError(f"temperature must be one number, got a tensor {tuple(temperature.shape)}")

@@ -19,7 +19,7 @@ from manyviews.losses._masked import masked_logsumexp
 
 
 def compute_similarities(x: Tensor) -> Tensor:
-    """Inner products (M, N, N) between the views (M, N, d) of each instance."""
+    """Compute inner products (M, N, N) between the views (M, N, d) of each instance."""
     return matmul(x, x.mT)
 
 
@@ -37,7 +37,7 @@ class _MatMul(autograd.Function):
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b` with a gradient in full precision, also if `backward` runs under autocast."""
+    """Compute `a @ b` with a gradient in full precision, also if `backward` runs under autocast."""
     product: Tensor = _MatMul.apply(a, b)
     return product
 
@@ -51,7 +51,7 @@ def compute_dense_energies(
     parameters: tuple[Tensor, ...] = (),
     log_space: bool = True,
 ) -> Tensor:
-    """Energies (M, N, N) with plain autograd; the arguments are those of `compute_tiled_energies`."""
+    """Compute energies (M, N, N) with plain autograd; the arguments are those of `compute_tiled_energies`."""
     instances, views, _ = x.shape
     fill = -torch.inf if log_space else 0.0
     self_mask = torch.eye(instances, dtype=torch.bool, device=x.device)

@@ -23,12 +23,8 @@ def _all_gather(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
     (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(out, x, group=group)
 
 
-def _reduce_scatter(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
-    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(out, x, group=group)
-
-
 def get_process_group(enabled: bool) -> dist.ProcessGroup | None:
-    """The group to gather over, or None for a single process."""
+    """Return the group to gather over, or None for a single process."""
     if enabled and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         return dist.group.WORLD
     return None
@@ -96,7 +92,8 @@ class _AllGather(autograd.Function):
         grad = grad.contiguous()
         if dist.get_backend(ctx.group) == "nccl":
             local = grad.new_empty(ctx.length, *grad.shape[1:])
-            _reduce_scatter(local, grad, ctx.group)
+            reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+            reduce_scatter(local, grad, group=ctx.group)
             return local, None
         summed = grad.clone()
         dist.all_reduce(summed, group=ctx.group)
@@ -104,6 +101,6 @@ class _AllGather(autograd.Function):
 
 
 def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """The concatenated tensors of all ranks, in rank order; the gradient is summed over ranks."""
+    """Concatenate the tensors of all ranks, in rank order; the gradient is summed over ranks."""
     gathered: Tensor = _AllGather.apply(x, group)
     return gathered

@@ -22,7 +22,7 @@ class _LogSumExp(autograd.Function):
 
 
 def masked_logsumexp(values: Tensor, dim: int) -> Tensor:
-    """`torch.logsumexp` in which -inf marks a missing entry: if all are missing, the gradient is 0 instead of NaN.
+    """Compute `torch.logsumexp`, where -inf marks a missing entry; if all are missing, the gradient is 0, not NaN.
 
     Examples:
         >>> masked_logsumexp(torch.tensor([[0.0, -torch.inf], [-torch.inf, -torch.inf]]), 1)
@@ -33,7 +33,7 @@ def masked_logsumexp(values: Tensor, dim: int) -> Tensor:
 
 
 def safe_logaddexp(a: Tensor, *others: Tensor) -> Tensor:
-    """log(e^a + e^b + ...) of tensors that broadcast; -inf marks a missing entry, as in `masked_logsumexp`.
+    """Compute log(e^a + e^b + ...) of tensors that broadcast; -inf marks a missing entry, as in `masked_logsumexp`.
 
     Examples:
         >>> safe_logaddexp(torch.zeros(2, 1), torch.zeros(3)).shape
@@ -43,7 +43,7 @@ def safe_logaddexp(a: Tensor, *others: Tensor) -> Tensor:
 
 
 def masked_sum(values: Tensor, mask: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Sum of the values where `mask` is true; the mask broadcasts to the values.
+    """Sum the values where `mask` is true; the mask broadcasts to the values.
 
     Examples:
         >>> masked_sum(torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False]), 0)
@@ -53,7 +53,7 @@ def masked_sum(values: Tensor, mask: Tensor, dim: int | tuple[int, ...]) -> Tens
 
 
 def masked_mean(values: Tensor, mask: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Mean of the values where `mask` is true, 0 if it is true nowhere.
+    """Average the values where `mask` is true; 0 if it is true nowhere.
 
     Examples:
         >>> masked_mean(torch.tensor([1.0, 2.0, torch.nan]), torch.tensor([True, True, False]), 0)

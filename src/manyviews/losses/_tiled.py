@@ -29,7 +29,7 @@ TILE_CACHE_BYTES = 24 * 2**20
 
 
 def plan_tiles(required: Tensor, instances: int, size: int) -> list[Tile]:
-    """Tiles that cover each unordered pair of views in `required` (N, N) once."""
+    """List tiles that cover each unordered pair of views in `required` (N, N) once."""
     chunks = [slice(a, min(a + size, instances)) for a in range(0, instances, size)]
     tiles = []
     for view, row in enumerate((required | required.T).tolist()):
@@ -50,7 +50,7 @@ def plan_tiles(required: Tensor, instances: int, size: int) -> list[Tile]:
 
 
 def _split_consecutive(indices: Sequence[int], max_length: int) -> list[slice]:
-    """Slices of consecutive indices, each of at most `max_length` (but at least 1)."""
+    """Return slices of consecutive indices, each of at most `max_length` (but at least 1)."""
     slices: list[slice] = []
     for i in indices:
         if slices and slices[-1].stop == i and i - slices[-1].start < max_length:
@@ -72,7 +72,7 @@ def compute_tiled_energies(
     tile_rows: int | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """Energies (M, N, N) of rows x (M, N, d) for the pairs of views in `required` (N, N).
+    """Compute energies (M, N, N) of rows x (M, N, d) for the pairs of views in `required` (N, N).
 
     `kernel_fn(similarity, *parameters)` is f, the identity if None. The result is the log of the sum of exponentials,
     or the plain sum if `log_space` is false. Views that are missing in `mask` (M, N) are not negatives; their energies,

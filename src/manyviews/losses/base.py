@@ -86,23 +86,23 @@ class MultiViewLoss(nn.Module):
         self.reduction, self.implementation, self.gather_distributed = reduction, implementation, gather_distributed
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
-        """Losses (M,) of the instances from positives and energies (M, N, N)."""
+        """Compute the losses (M,) of the instances from positives and energies (M, N, N)."""
         raise TypeError(f"{type(self).__name__} must define formula(P, A), for P {tuple(P.shape)}, A {tuple(A.shape)}")
 
     def required_energies(self, views: int) -> Tensor:
-        """Which energies A[:, l, m] the formula reads, as bools (N, N)."""
+        """Return which energies A[:, l, m] the formula reads, as bools (N, N)."""
         return torch.ones(views, views, dtype=torch.bool)
 
     def positive_pairs(self, views: int) -> Tensor:
-        """Which pairs of views are positives, as bools (N, N); P is -inf elsewhere."""
+        """Return which pairs of views are positives, as bools (N, N); P is -inf elsewhere."""
         return ~torch.eye(views, dtype=torch.bool)
 
     def expand_views(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The views for which P and A are computed, from the input views."""
+        """Return the views for which P and A are computed, from the input views."""
         return z, mask
 
     def has_negatives(self, P: Tensor, A: Tensor) -> Tensor:
-        """Where an energy of the formula has negatives, as bools (M, N, N)."""
+        """Return where an energy of the formula has negatives, as bools (M, N, N)."""
         return (P != -torch.inf).flatten(1).any(1)[:, None, None] & (A != -torch.inf)
 
     def check_kernel(self, kernel: Kernel) -> Kernel:
@@ -115,7 +115,7 @@ class MultiViewLoss(nn.Module):
         return kernel
 
     def forward(self, z: Tensor | Sequence[Tensor], mask: Tensor | None = None) -> Tensor:
-        """Loss of embeddings z (M, N, d) of any norm, or of a list of N views (M, d).
+        """Compute the loss of embeddings z (M, N, d) of any norm, or of a list of N views (M, d).
 
         `mask` (M, N) is true where a view exists. An instance with one view is only a negative. The loss is
         computed in float32 (float64 for float64 embeddings), under autocast too.
@@ -145,7 +145,7 @@ class MultiViewLoss(nn.Module):
         return normalize_and_gather(z, mask, labels, self.temperature, options, group)
 
     def compute_positives_and_energies(self, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
-        """P and A of a batch."""
+        """Compute P and A of a batch."""
         views, name = batch.z.shape[1], type(self).__name__
         if views > self.max_views:
             hint = (
@@ -164,19 +164,19 @@ class MultiViewLoss(nn.Module):
         return P, A
 
     def scale_by_temperature(self, z: Tensor) -> Tensor:
-        """Unit embeddings times temperature^(-1/2), so that inner products are log K."""
+        """Multiply unit embeddings by temperature^(-1/2), so that inner products are log K."""
         if not isinstance(self.kernel, Gaussian):
             return z
         temperature = self.temperature
         return z * (temperature.to(z).rsqrt() if isinstance(temperature, Tensor) else temperature**-0.5)
 
     def compute_log_kernel(self, similarity: Tensor) -> Tensor:
-        """Log K from the inner products of scaled embeddings."""
+        """Compute log K from the inner products of scaled embeddings."""
         kernel_fn, parameters = self.get_kernel_function()
         return similarity if kernel_fn is None else kernel_fn(similarity, *(p.to(similarity) for p in parameters))
 
     def get_kernel_function(self) -> tuple[KernelFunction | None, tuple[Tensor, ...]]:
-        """Log K as a function of the inner product and of tensors that may be learned."""
+        """Return log K as a function of the inner product and of tensors that may be learned."""
         kernel = self.kernel
         if isinstance(kernel, Gaussian) or not isinstance(kernel, PositiveKernel):
             return None, ()
@@ -186,7 +186,7 @@ class MultiViewLoss(nn.Module):
     def compute_energies(
         self, z: Tensor, mask: Tensor | None, required: Tensor, group: dist.ProcessGroup | None
     ) -> Tensor:
-        """A (M, N, N), or plain sums, over all other instances."""
+        """Compute A (M, N, N), or plain sums, over all other instances."""
         kernel_fn, parameters = self.get_kernel_function()
         parameters = tuple(p.to(z) for p in parameters)
         options: dict[str, Any] = {"kernel_fn": kernel_fn, "parameters": parameters, "log_space": self.log_space}
@@ -222,7 +222,7 @@ class MultiViewLoss(nn.Module):
         return temperature if isinstance(temperature, Tensor) else torch.tensor(temperature, dtype=torch.float64)
 
     def _describe_options(self) -> str:
-        """Text of the class and all options except the temperature; equal losses have equal texts."""
+        """Describe the class and all options except the temperature; equal losses have equal texts."""
 
         def describe(value: object) -> str:  # the repr of other objects may contain their address
             has_stable_repr = isinstance(value, (NoneType, bool, int, float, str, tuple)) or is_dataclass(value)
@@ -234,7 +234,7 @@ class MultiViewLoss(nn.Module):
         return {k: v for k, v in vars(self).items() if not k.startswith("_") and k != "training"}
 
     def extra_repr(self) -> str:
-        """The options that define the loss."""
+        """Return the options that define the loss."""
         hidden = ("gather_distributed", "implementation", "equation", "reduction", "kernel", "log_temperature")
         shown = [f"{name}={value!r}" for name, value in self._list_options().items() if name not in hidden]
         temperature = f"temperature={float(self._temperature_tensor().detach()):g}"

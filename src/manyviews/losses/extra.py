@@ -25,27 +25,32 @@ class AnchoredLoss(PairwiseLoss):
     An instance without the anchor view is only a negative.
 
     Args:
-        anchor: the index of the anchor view.
-        pair: the loss of two views: "infonce", "ntxent" or "dhel".
+        anchor_view: the index of the anchor view.
+        pair_loss: the loss of two views: "infonce", "ntxent" or "dhel".
 
     Examples:
-        >>> loss = AnchoredLoss(anchor=0)(torch.randn(8, 4, 16))  # (instances, views, dim)
+        >>> loss = AnchoredLoss(anchor_view=0)(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
     _pair_description = "one of l, m the anchor"
 
     def __init__(
-        self, temperature: float | Tensor = 0.5, *, anchor: int = 0, pair: PairLoss = "infonce", **options: Any
+        self,
+        temperature: float | Tensor = 0.5,
+        *,
+        anchor_view: int = 0,
+        pair_loss: PairLoss = "infonce",
+        **options: Any,
     ) -> None:
-        super().__init__(pair, temperature, **options)
-        if not isinstance(anchor, int) or anchor < 0:
-            raise ValueError(f"anchor must be the index of a view (an integer >= 0), got {anchor}")
-        self.anchor = anchor
+        super().__init__(pair_loss, temperature, **options)
+        if not isinstance(anchor_view, int) or anchor_view < 0:
+            raise ValueError(f"anchor_view must be the index of a view (an integer >= 0), got {anchor_view}")
+        self.anchor_view = anchor_view
 
     def positive_pairs(self, views: int) -> Tensor:
-        if self.anchor >= views:
-            raise ValueError(f"anchor must be < {views}, the number of views, got {self.anchor}")
-        is_anchor = torch.arange(views) == self.anchor
+        if self.anchor_view >= views:
+            raise ValueError(f"anchor_view must be < {views}, the number of views, got {self.anchor_view}")
+        is_anchor = torch.arange(views) == self.anchor_view
         return is_anchor[:, None] ^ is_anchor
 
 
@@ -74,7 +79,7 @@ class SupConLoss(NTXentLoss):
             return self.reduce(losses, (count > 0).any(1), batch)
 
     def _mean_class_similarity(self, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
-        """Mean of log K over all other views with the same label, and their number (both (M, N))."""
+        """Return the mean of log K over all other views with the same label, and their number (both (M, N))."""
         assert batch.labels is not None
         z = self.scale_by_temperature(batch.z)
         mask = torch.ones_like(z[:, :, 0]) if batch.mask is None else batch.mask.to(z)

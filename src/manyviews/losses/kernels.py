@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def squared_distance(cosine: Tensor) -> Tensor:
-    """|u - v|^2 of unit vectors, never negative."""
+    """Return |u - v|^2 of unit vectors, never negative."""
     return (2 - 2 * cosine).clamp_min(0.0)
 
 
@@ -29,7 +29,7 @@ class Gaussian:
         return cosine
 
     def value(self, cosine: Tensor, temperature: Tensor) -> Tensor:
-        """exp(-x / (2 temperature)): the paper's e^(-t x) with t = 1 / (2 temperature)."""
+        """Return exp(-x / (2 temperature)): the paper's e^(-t x) with t = 1 / (2 temperature)."""
         return torch.exp((cosine - 1) / temperature)
 
 

@@ -17,6 +17,7 @@ from manyviews.losses.base import MultiViewLoss
 ViewReduction = Literal["logsumexp", "mean", "sum"]
 Negatives = Literal["cross_view", "same_view", "all"]
 PairLoss = Literal["infonce", "ntxent", "dhel"]
+Aggregation = Literal["geometric", "arithmetic"]
 
 
 def make_view_diagonal(views: int) -> Tensor:
@@ -135,7 +136,7 @@ class PairwiseLoss(MultiViewLoss):
     """pwe: a loss of two views, averaged over all pairs of views.
 
     Args:
-        pair: the loss of two views: "infonce", "ntxent" or "dhel".
+        pair_loss: the loss of two views: "infonce", "ntxent" or "dhel".
 
     Examples:
         >>> loss = PairwiseLoss("ntxent")(torch.randn(8, 4, 16))  # (instances, views, dim)
@@ -148,16 +149,16 @@ class PairwiseLoss(MultiViewLoss):
     }
     _pair_description: ClassVar[str] = "l != m"
 
-    def __init__(self, pair: PairLoss = "ntxent", temperature: float | Tensor = 0.5, **options: Any) -> None:
+    def __init__(self, pair_loss: PairLoss = "ntxent", temperature: float | Tensor = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)
-        check_choice("pair", pair, PairLoss)
-        self.pair = pair
-        self.equation = self.equations[pair] + f", {self._pair_description}"
+        check_choice("pair_loss", pair_loss, PairLoss)
+        self.pair_loss = pair_loss
+        self.equation = self.equations[pair_loss] + f", {self._pair_description}"
 
     def required_energies(self, views: int) -> Tensor:
         pairs = self.positive_pairs(views)
         same = make_view_diagonal(len(pairs)) & pairs.any(1)
-        return {"infonce": pairs, "ntxent": pairs | same, "dhel": same}[self.pair]
+        return {"infonce": pairs, "ntxent": pairs | same, "dhel": same}[self.pair_loss]
 
     def has_negatives(self, P: Tensor, A: Tensor) -> Tensor:
         positive = P != -torch.inf
@@ -165,9 +166,9 @@ class PairwiseLoss(MultiViewLoss):
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         same = A.diagonal(dim1=1, dim2=2)
-        if self.pair == "infonce":
+        if self.pair_loss == "infonce":
             energy = safe_logaddexp(P, A)
-        elif self.pair == "ntxent":
+        elif self.pair_loss == "ntxent":
             energy = safe_logaddexp(P, A, same[:, :, None])
         else:
             same = torch.where(same != -torch.inf, same, 0.0)
@@ -205,7 +206,7 @@ class LeaveOneOutLoss(PairwiseLoss):
     """avg: a loss of two views between each view and the mean of the others.
 
     Args:
-        pair: the loss of two views: "infonce", "ntxent" or "dhel".
+        pair_loss: the loss of two views: "infonce", "ntxent" or "dhel".
         normalize_mean: normalize the mean. The paper's equation does not; the released code, like the default, does so
             only for DHEL, whose energy is defined for points on the sphere.
 
@@ -218,17 +219,17 @@ class LeaveOneOutLoss(PairwiseLoss):
 
     def __init__(
         self,
-        pair: PairLoss = "ntxent",
+        pair_loss: PairLoss = "ntxent",
         temperature: float | Tensor = 0.5,
         *,
         normalize_mean: bool | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(pair, temperature, **options)
-        self.normalize_mean = pair == "dhel" if normalize_mean is None else normalize_mean
+        super().__init__(pair_loss, temperature, **options)
+        self.normalize_mean = pair_loss == "dhel" if normalize_mean is None else normalize_mean
 
     def positive_pairs(self, views: int) -> Tensor:
-        """View l and the mean of the others, which is view N + l."""
+        """Return the pairs of view l and the mean of the others, which is view N + l."""
         return make_view_diagonal(2 * views).roll(views, 1)
 
     def expand_views(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -264,25 +265,28 @@ class NTXentLoss(MultiViewLoss):
 
 
 class PVCLoss(MultiViewLoss):
-    """Poly-view contrastive loss with the geometric mean of positives (the arithmetic mean if `arithmetic=True`).
+    """Poly-view contrastive loss with the geometric or, with `aggregation="arithmetic"`, arithmetic mean of positives.
 
     The loss is a mean over instances, views and positives, so that it equals NT-Xent for two views; the paper's
     equation has no 1/N.
 
     Examples:
-        >>> loss = PVCLoss(arithmetic=True)(torch.randn(8, 4, 16))  # (instances, views, dim)
+        >>> loss = PVCLoss(aggregation="arithmetic")(torch.randn(8, 4, 16))  # (instances, views, dim)
     """
 
-    def __init__(self, temperature: float | Tensor = 0.5, *, arithmetic: bool = False, **options: Any) -> None:
+    def __init__(
+        self, temperature: float | Tensor = 0.5, *, aggregation: Aggregation = "geometric", **options: Any
+    ) -> None:
         super().__init__(temperature, **options)
-        self.arithmetic = arithmetic
+        check_choice("aggregation", aggregation, Aggregation)
+        self.aggregation = aggregation
         ratio = "P[l,m] - (P[l,m] (+) LSE_m' A[l,m'])"
-        self.equation = f"-mean_l log mean_m exp[{ratio}]" if arithmetic else f"-mean_off [{ratio}]"
+        self.equation = f"-mean_l log mean_m exp[{ratio}]" if aggregation == "arithmetic" else f"-mean_off [{ratio}]"
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         is_positive = P != -torch.inf
         log_ratio = P - safe_logaddexp(P, masked_logsumexp(A, 2)[:, :, None])
-        if not self.arithmetic:
+        if self.aggregation == "geometric":
             return -masked_mean(log_ratio, is_positive, (1, 2))
         log_sum = masked_logsumexp(log_ratio.masked_fill(~is_positive, -torch.inf), 2)
         log_count = is_positive.sum(2).clamp_min(1).to(P).log()

@@ -102,11 +102,11 @@ class _Interactions(NamedTuple):
         return math.isqrt(len(self.positives))
 
     def list_other_pairs(self, view: int) -> list[int]:
-        """The pairs of a view and each other view."""
+        """List the pairs of a view and each other view."""
         return [view * self.views + m for m in range(self.views) if m != view]
 
     def find_groups(self) -> Tensor:
-        """Groups (G, NN) of positives that interact, directly or through others."""
+        """Return groups (G, NN) of positives that interact, directly or through others."""
         reached = self.among_positives | torch.eye(len(self.positives), dtype=torch.bool)
         for _ in range(self.views):  # each round doubles the length of the paths
             reached = (reached.double() @ reached.double()) > 0

@@ -19,7 +19,7 @@ LOSSES: dict[str, Callable[..., MultiViewLoss]] = {
     "avg-ntxent": partial(multiview.LeaveOneOutLoss, "ntxent"),
     "avg-dhel": partial(multiview.LeaveOneOutLoss, "dhel"),
     "pvc": multiview.PVCLoss,
-    "pvc-arithmetic": partial(multiview.PVCLoss, arithmetic=True),
+    "pvc-arithmetic": partial(multiview.PVCLoss, aggregation="arithmetic"),
     "mv-infonce": multiview.MVInfoNCELoss,
     "mv-dhel": multiview.MVDHELLoss,
     "mv-cl1": multiview.MVCL1Loss,
@@ -42,7 +42,7 @@ def get_loss(name: str, **options: Any) -> MultiViewLoss:
 
     Examples:
         >>> get_loss("pvc", temperature=0.2)
-        PVCLoss(temperature=0.2, kernel=Gaussian(), arithmetic=False)
+        PVCLoss(temperature=0.2, kernel=Gaussian(), aggregation='geometric')
     """
     if not isinstance(name, str) or name not in LOSSES:
         key = str(name).lower()

@@ -16,7 +16,7 @@ class SupervisedLoss(nn.Module):
     """
 
     def forward(self, predictions: Tensor, labels: Tensor) -> Tensor:
-        """Loss of predictions (B, classes) and labels (B,), or of predictions (B, 1) and regression targets (B,)."""
+        """Compute the loss of predictions (B, classes) and labels (B,), or (B, 1) and regression targets (B,)."""
         group = get_process_group(True)
         if group is not None:
             predictions, labels = all_gather(predictions, group), all_gather(labels, group)

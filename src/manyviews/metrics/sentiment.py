@@ -77,7 +77,7 @@ def _bin_classes(predictions: Tensor, targets: Tensor, scale: SentimentScale) ->
         classes["Non0_acc_2"] = predictions[not_neutral] > 0, targets[not_neutral] > 0
     for name, limit in (("Acc_5", 2), ("Acc_7", 3)):
         classes[name] = predictions.clamp(-limit, limit).round(), targets.clamp(-limit, limit).round()
-    return {name: (one.long(), other.long()) for name, (one, other) in classes.items()}
+    return {name: (predicted.long(), true.long()) for name, (predicted, true) in classes.items()}
 
 
 def _get_clip(scale: SentimentScale) -> float:
@@ -86,7 +86,7 @@ def _get_clip(scale: SentimentScale) -> float:
 
 def _score_classes(classes: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
     """Return each accuracy, and the F1 of the binary ones, from classes of predictions and targets."""
-    scores = {name: (one == other).double().mean().item() for name, (one, other) in classes.items()}
+    scores = {name: (predicted == true).double().mean().item() for name, (predicted, true) in classes.items()}
     for name in [name for name in classes if name.endswith("acc_2")]:
         scores["F1" if name.startswith("Mult") else name.replace("acc_2", "F1")] = compute_weighted_f1(*classes[name])
     return scores
@@ -101,9 +101,9 @@ def compute_regression_metrics(predictions: Tensor, targets: Tensor) -> dict[str
     """
     predictions, targets = _to_float64(predictions, targets)
     error = (predictions - targets).abs().mean().item()
-    one, other = predictions - predictions.mean(), targets - targets.mean()
-    size = one.norm() * other.norm()
-    return {"MAE": error, "Corr": (one @ other / size).item() if size > 0 else 0.0}
+    x, y = predictions - predictions.mean(), targets - targets.mean()
+    size = x.norm() * y.norm()
+    return {"MAE": error, "Corr": (x @ y / size).item() if size > 0 else 0.0}
 
 
 def compute_weighted_f1(predictions: Tensor, targets: Tensor) -> float:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyviews.models.encoders import ENCODERS, eval_mode, get_encoder
 from manyviews.models.multimodal import ModalityKind, MultimodalConfig, MultimodalEncoder
-from manyviews.utils import Budget, check_regular, escape_surrogates, memory_share, parse_json
+from manyviews.utils import Budget, check_regular, escape_surrogates, get_memory_limit, parse_json
 
 METADATA_KEY = "manyviews"
 """Metadata key of the config in the header."""
@@ -72,7 +72,7 @@ def load_image_encoder(path: Path) -> tuple[nn.Module, EncoderConfig]:
     try:
         with torch.device("meta") if is_builtin else _LimitedAllocation(Budget(path, path.stat().st_size)):
             encoder = get_encoder(config.encoder, **config.options)
-        if LAYER_BYTES * _count_largest_output(encoder, config.size) > memory_share():
+        if LAYER_BYTES * _count_largest_output(encoder, config.size) > get_memory_limit():
             raise ValueError(f"one image of {config.size} x {config.size} needs more than the available memory")
     except (ValueError, TypeError, OverflowError, RuntimeError, AssertionError) as error:
         raise EncoderError(f"{path}: {error}") from error
@@ -131,7 +131,7 @@ def is_multimodal_file(path: Path) -> bool:
     return isinstance(_read_config(path), MultimodalConfig)
 
 
-def load_weights(module: nn.Module, path: Path, what: str) -> None:
+def load_weights(module: nn.Module, path: Path, description: str) -> None:
     """Load the weights of a file; raise with the differences unless names and shapes match exactly."""
     with _open_file(path) as file:
         weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
@@ -142,7 +142,7 @@ def load_weights(module: nn.Module, path: Path, what: str) -> None:
     problems += [f"{name} is {got}, expected {shape}" for name, (got, shape) in shapes.items() if got != shape]
     if problems:
         text = ", ".join(problems[:3]) + (f", and {len(problems) - 3} more" if len(problems) > 3 else "")
-        raise EncoderError(f"the weights in {path} do not fit {what}: {text}")
+        raise EncoderError(f"the weights in {path} do not fit {description}: {text}")
     for part in module.modules():
         if any(tensor.is_meta for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
             part.to_empty(device="cpu", recurse=False)

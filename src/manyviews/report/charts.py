@@ -3,8 +3,6 @@
 A run has the same color, dashes and markers in every chart.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table that compares runs."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

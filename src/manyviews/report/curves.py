@@ -1,7 +1,5 @@
 """Charts that overlay runs: training curves and singular spectra."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,23 +7,15 @@ from manyviews.report.charts import Figure, Series, draw_line_chart
 from manyviews.report.summary import RunSummary, describe_monitored
 
 CURVES = {
-    "loss": "Loss",
-    "knn": "kNN",
-    "alignment": "Alignment",
-    "uniformity": "Uniformity",
-    "rank": "Rank",
-    "rankme": "RankMe",
-    "temperature": "Temperature",
+    "loss": ("Loss", "Loss of each batch."),
+    "knn": ("kNN", "kNN on representations."),
+    "alignment": ("Alignment", "Squared distance of two views; 0 if they coincide."),
+    "uniformity": ("Uniformity", "0 for a single point, -4 for an even spread."),
+    "rank": ("Rank", "Dimensions that the embeddings span."),
+    "rankme": ("RankMe", "Effective number of dimensions of the embeddings."),
+    "temperature": ("Temperature", "Learned temperature."),
 }
-CAPTIONS = {
-    "loss": "Loss of each batch.",
-    "knn": "kNN on representations.",
-    "alignment": "Squared distance of two views; 0 if they coincide.",
-    "uniformity": "0 for a single point, -4 for an even spread.",
-    "rank": "Dimensions that the embeddings span.",
-    "rankme": "Effective number of dimensions of the embeddings.",
-    "temperature": "Learned temperature.",
-}
+"""Title and caption of the chart of each column of metrics.csv."""
 MONITORED = ("knn", "alignment", "uniformity", "rank", "rankme")
 """Metrics on monitored instances, which some runs also train on."""
 
@@ -33,30 +23,24 @@ MONITORED = ("knn", "alignment", "uniformity", "rank", "rankme")
 def draw_metric_charts(summaries: Sequence[RunSummary]) -> tuple[list[Figure], list[str]]:
     """Draw a chart per metric; also return messages about charts that are missing."""
     figures, missing = [], []
-    for name, title in CURVES.items():
-        if name == "temperature" and not any(
-            summary.run.config.with_loss_defaults().learn_temperature for summary in summaries
-        ):
+    learned = [summary.run.config.with_loss_defaults().learn_temperature for summary in summaries]
+    for name, (title, description) in CURVES.items():
+        if name == "temperature" and not any(learned):
             continue
-        caption = CAPTIONS[name]
+        caption, full_title = description, title
         ks = sorted({f"{row['knn_k']:.0f}" for summary in summaries for row in summary.metrics if "knn_k" in row})
         if name == "knn" and ks:
             caption += f" k = {', '.join(ks)}."
         if name == "loss" and len({summary.loss for summary in summaries}) > 1:
             caption += " Values of different losses are not comparable."
-        full_title = title
         if name in MONITORED:
             caption += f" {describe_monitored(summaries)}"
             trained_on = [summary.trains_on_monitored for summary in summaries]
             full_title += (
                 ", training instances" if all(trained_on) else ", partly training instances" if any(trained_on) else ""
             )
-        figure = draw_line_chart(
-            full_title,
-            [_make_series(summary, name) for summary in summaries],
-            as_percent=name == "knn",
-            caption=caption,
-        )
+        lines = [_make_series(summary, name) for summary in summaries]
+        figure = draw_line_chart(full_title, lines, as_percent=name == "knn", caption=caption)
         if figure is None:
             missing.append(title if title in ("kNN", "RankMe") else title.lower())
         else:

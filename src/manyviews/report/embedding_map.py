@@ -1,7 +1,5 @@
 """2-D map of a run's test instances, colored by class, with the tooltip data for page.js."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,7 +100,7 @@ def _draw_marker(marker: int, x: float, y: float) -> Markup:
 
 
 def _get_style(group: int, is_binned: bool) -> tuple[str, int]:
-    """CSS class and marker: up to 100 classes differ in color or marker, bins of regression targets in lightness."""
+    """Return CSS class and marker: 100 classes differ in color or marker, bins of regression targets in lightness."""
     if is_binned:
         return f"q{group}", 0
     return f"c{group % NUM_COLORS}", (group + group // NUM_COLORS) % NUM_MARKERS

@@ -1,7 +1,5 @@
 """Image grids: instances with their views, and queries with their nearest neighbors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -87,7 +85,7 @@ def _make_modality_grid(run: Run, task: MultimodalTask) -> ImageGrid:
 
 
 def _standardize_features(split: Dataset, modality: str, i: int) -> Tensor:
-    """One instance's features without padding, standardized unless they are an image."""
+    """Return one instance's features without padding, standardized unless they are an image."""
     column = split[modality]
     if isinstance(column, Features):
         return Standardize(column.dim).fit(column.collect_valid())(column.get_item(i))
@@ -119,7 +117,7 @@ def make_neighbor_grid(sample: EncodedSample) -> ImageGrid | None:
 
 
 def _pick_queries(sample: EncodedSample) -> list[int]:
-    """Indices of one instance per class, spread over the classes, then of other instances."""
+    """Return indices of one instance per class, spread over the classes, then of other instances."""
     groups = torch.tensor(sample.labels.groups)
     order = draw_permutation(len(groups), 1).tolist()
     first_of_class = {int(groups[i]): i for i in reversed(order)}

@@ -1,7 +1,5 @@
 """HTML and SVG elements; content is escaped unless it is an element itself."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """`write_report`: runs -> one self-contained HTML page."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ def write_report(
     path: str | Path,
     *,
     instances: int = MAX_INSTANCES,
-    workers: int = 2,
+    num_workers: int = 2,
     device: Device = "auto",
 ) -> int:
     """Write one HTML file about runs, which can be opened from disk.
@@ -40,7 +38,7 @@ def write_report(
         runs: run directories, finished or not.
         path: the .html file to write.
         instances: max test instances of each run on its map and in its neighbor search.
-        workers: processes that read images from disk.
+        num_workers: processes that read images from disk.
         device: where to encode; auto uses a GPU if there is one.
 
     Returns:
@@ -59,7 +57,7 @@ def write_report(
     summaries = load_summaries(runs)
     check_writable(path, (".html", ".htm"))
     torch_device = resolve_device(device)
-    text = render_page([build_section(summary, instances, workers, torch_device) for summary in summaries])
+    text = render_page([build_section(summary, instances, num_workers, torch_device) for summary in summaries])
     content = "\n".join(map(escape_control_characters, text.split("\n"))).encode()
     write_atomic(path, content)
     return len(content)
@@ -92,7 +90,7 @@ def render_page(sections: Sequence[RunSection]) -> str:
 
 
 def _make_map_data(sections: Sequence[RunSection]) -> dict[str, Any]:
-    """Data for page.js: the maps, and each distinct thumbnail sheet once."""
+    """Collect the data for page.js: the maps, and each distinct thumbnail sheet once."""
     sheets: dict[str, dict[str, Any]] = {}
     maps: dict[int, dict[str, Any]] = {}
     for section in sections:

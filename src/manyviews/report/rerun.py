@@ -1,7 +1,5 @@
 """A run's configuration, and the command that trains it again."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from dataclasses import dataclass

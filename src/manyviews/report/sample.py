@@ -1,7 +1,5 @@
 """Encode a sample of the test set for the map and the nearest-neighbor grid."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +49,7 @@ class EncodedSample:
         return [read_image_or_gray(images, i) for i in track(self.index.tolist(), "thumbnails", len(self.index))]
 
 
-def encode_sample(run: Run, data: DatasetDict, count: int, workers: int, device: torch.device) -> EncodedSample:
+def encode_sample(run: Run, data: DatasetDict, count: int, num_workers: int, device: torch.device) -> EncodedSample:
     """Encode up to `count` test instances: the same ones for all runs on the same data.
 
     Raises:
@@ -61,7 +59,7 @@ def encode_sample(run: Run, data: DatasetDict, count: int, workers: int, device:
     split = data[name]
     index = draw_permutation(len(split), 0)[:count].sort().values
     with run.limit_cpu_threads(data):
-        h, index = run.encode(split, index, device, workers)
+        h, index = run.encode(split, index, device, num_workers)
     check_finite("representations", h)
     ids, groups = list_instance_ids(run, name, split, index), group_labels(data, split, index)
     return EncodedSample(data, name, index, normalize(h, dim=1).cpu(), groups, ids)

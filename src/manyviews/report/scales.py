@@ -1,7 +1,5 @@
 """Axes: tick positions and number formats."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

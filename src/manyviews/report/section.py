@@ -1,7 +1,5 @@
 """The section of one run in a report, with reasons for missing parts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -22,21 +20,9 @@ from manyviews.report.rerun import RerunInfo, describe_run, get_rerun_info
 from manyviews.report.sample import encode_sample
 from manyviews.report.subset_charts import SubsetFigure, draw_subset_figure
 from manyviews.report.summary import RunSummary
-from manyviews.utils import MALFORMED, Table
+from manyviews.utils import MALFORMED_ERRORS, Table
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class EvaluationTables:
-    """The evaluation as tables and charts."""
-
-    scores: Table | None = None
-    geometry: Table | None = None
-    retrieval: Table | None = None
-    pairwise: Table | None = None
-    subsets: SubsetFigure | None = None
-    subset_table: Table | None = None
 
 
 @dataclass
@@ -46,7 +32,8 @@ class RunSection:
     summary: RunSummary
     description: dict[str, str]
     rerun: RerunInfo
-    evaluation: EvaluationTables
+    evaluation: dict[str, Table | SubsetFigure | None]
+    """The evaluation as tables and charts, by the names of `TABLES`."""
     views: ImageGrid | None = None
     neighbors: ImageGrid | None = None
     map: EmbeddingMap | None = None
@@ -54,25 +41,25 @@ class RunSection:
     """Why a part is missing, by its name."""
 
 
-def make_evaluation_tables(result: EvaluationResult | None) -> EvaluationTables:
-    if result is None:
-        return EvaluationTables()
-    return EvaluationTables(
-        make_scores_table([result]),
-        make_geometry_table(result),
-        make_retrieval_table(result),
-        make_modality_geometry_table(result),
-        draw_subset_figure(result),
-        make_subset_table([result]),
-    )
+TABLES: dict[str, Callable[[EvaluationResult], Table | SubsetFigure | None]] = {
+    "scores": lambda result: make_scores_table([result]),
+    "geometry": make_geometry_table,
+    "retrieval": make_retrieval_table,
+    "pairwise": make_modality_geometry_table,
+    "subsets": draw_subset_figure,
+    "subset_table": lambda result: make_subset_table([result]),
+}
 
 
-def build_section(summary: RunSummary, instances: int, workers: int, device: torch.device) -> RunSection:
+def make_evaluation_tables(result: EvaluationResult | None) -> dict[str, Table | SubsetFigure | None]:
+    return {name: make(result) if result else None for name, make in TABLES.items()}
+
+
+def build_section(summary: RunSummary, instances: int, num_workers: int, device: torch.device) -> RunSection:
     """Build the section; load the run's data, if it still exists, and encode a sample of it."""
-    run = summary.run
-    tables = make_evaluation_tables(summary.evaluation)
+    run, tables = summary.run, make_evaluation_tables(summary.evaluation)
     section = RunSection(summary, describe_run(summary), get_rerun_info(run), tables)
-    if tables.scores is None:
+    if tables["scores"] is None:
         reason = summary.evaluation.skipped_reason if summary.evaluation else ""
         section.missing_reasons["scores"] = reason or "There is no evaluation.json with scores."
     data = _try_part(section, ("views", "neighbors", "map"), "Cannot load the data", run.load_data)
@@ -81,7 +68,7 @@ def build_section(summary: RunSummary, instances: int, workers: int, device: tor
     section.views = _try_part(section, ("views",), "Cannot draw the views", lambda: make_view_grid(run, data))
     message = "Cannot encode the test instances"
     sample = _try_part(
-        section, ("neighbors", "map"), message, lambda: encode_sample(run, data, instances, workers, device)
+        section, ("neighbors", "map"), message, lambda: encode_sample(run, data, instances, num_workers, device)
     )
     if sample is None:
         return section
@@ -97,6 +84,6 @@ def _try_part(section: RunSection, parts: tuple[str, ...], message: str, work: C
     """Return the result of `work`; if it fails, record the reason for the parts that need it."""
     try:
         return work()
-    except (OSError, RuntimeError, MemoryError, *MALFORMED) as error:
+    except (OSError, RuntimeError, MemoryError, *MALFORMED_ERRORS) as error:
         section.missing_reasons |= dict.fromkeys(parts, f"{message}: {error}")
         return None

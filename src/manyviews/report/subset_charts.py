@@ -1,7 +1,5 @@
 """Scores of modality subsets as a chart: one row per subset, with its modalities as dots and its scores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Summaries of run directories, complete or not."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence
@@ -32,7 +30,7 @@ class RunSummary:
     def data(self) -> str:
         """Name of the dataset."""
         path = self.run.config.data
-        return self.evaluation.data if self.evaluation else Path(path).name or path
+        return self.evaluation.dataset if self.evaluation else Path(path).name or path
 
     @property
     def views(self) -> str:
@@ -76,14 +74,10 @@ def load_summaries(paths: Sequence[str | Path]) -> list[RunSummary]:
     for i, path in enumerate(resolved):
         if path in resolved[:i]:
             raise ConfigError(f"{runs[i].path} is given twice: name each run once")
-    names = _make_unique_names(runs, resolved)
-    return [_load_summary(run, names[i], i) for i, run in enumerate(runs)]
-
-
-def _make_unique_names(runs: Sequence[Run], resolved: Sequence[Path]) -> list[str]:
-    """Directory names, or paths where names are not unique."""
+    # Directory names, or paths where names are not unique.
     short = [path.name for path in resolved]
-    return [name if short.count(name) == 1 else str(run.path) for name, run in zip(short, runs, strict=True)]
+    names = [name if short.count(name) == 1 else str(run.path) for name, run in zip(short, runs, strict=True)]
+    return [_load_summary(run, names[i], i) for i, run in enumerate(runs)]
 
 
 def _load_summary(run: Run, name: str, index: int) -> RunSummary:
@@ -114,7 +108,7 @@ def _load_summary(run: Run, name: str, index: int) -> RunSummary:
 
 
 def _read_warnings(run: Run) -> list[str]:
-    """The last warnings in the log, without duplicates."""
+    """Return the last warnings in the log, without duplicates."""
     try:
         entries = run.read_log()
     except (OSError, ValueError):

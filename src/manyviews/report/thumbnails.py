@@ -1,7 +1,5 @@
 """Images inside a page: small WebP data URIs, and drawings of modalities that are not images."""
 
-from __future__ import annotations
-
 import base64
 import io
 import math
@@ -88,7 +86,7 @@ def draw_modality(features: Tensor, alt: str) -> Markup:
 
 
 def _draw_heatmap(sequence: Tensor, alt: str) -> Markup:
-    """Steps from left to right, features from top to bottom, values from -2.5 (black) to 2.5 (white)."""
+    """Draw steps from left to right, features from top to bottom, values from -2.5 (black) to 2.5 (white)."""
     size = [min(MAX_STEPS, sequence.shape[1]), min(MAX_STEPS, sequence.shape[0])]
     resized = interpolate(sequence.T[None, None].float(), size, mode="area")[0, 0]
     gray = ((resized + 2.5) / 5 * 255).clamp(0, 255).byte().numpy().astype(np.uint8)
@@ -96,7 +94,7 @@ def _draw_heatmap(sequence: Tensor, alt: str) -> Markup:
 
 
 def _draw_profile(vector: Tensor, alt: str) -> Markup:
-    """The features as a line."""
+    """Draw the features as a line."""
     resized = interpolate(vector[None, None].float(), min(MAX_STEPS, len(vector)), mode="area")[0, 0]
     values = resized.clamp(-3, 3).tolist()
     xs = [100 * (i + 0.5) / len(values) for i in range(len(values))]

@@ -8,8 +8,6 @@ pair probabilities q come from a Student t. Gradient descent minimizes KL(P || Q
 The map is initialized with the first two principal components, so that it is deterministic.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -27,7 +25,7 @@ MAX_STEP = 5.0
 """Max step of a point, for stability."""
 
 
-def compute_tsne(features: Tensor, perplexity: float = PERPLEXITY) -> Tensor:
+def compute_tsne(features: Tensor) -> Tensor:
     """Map features (n, d) to coordinates (n, 2) that preserve neighborhoods; the map is wider than high.
 
     Memory and time grow with n^2: use it for a few thousand instances at most.
@@ -41,14 +39,14 @@ def compute_tsne(features: Tensor, perplexity: float = PERPLEXITY) -> Tensor:
     if not features.isfinite().all():
         raise ValueError("t-SNE needs finite features, got NaN or infinity")
     features = compute_principal_components(features.detach().cpu().double(), COMPONENTS)
-    p = compute_pair_probabilities(features, min(perplexity, (len(features) - 1) / 3)).float()
+    p = compute_pair_probabilities(features, min(PERPLEXITY, (len(features) - 1) / 3)).float()
     coords = compute_principal_components(features, 2).float()
     coords = _optimize(1e-4 * coords / coords[:, 0].std().clamp_min(1e-12), p)
     return compute_principal_components(coords.double(), 2).float()
 
 
 def compute_principal_components(features: Tensor, count: int) -> Tensor:
-    """Principal components (n, count) of features (n, d), zero-padded; the largest value of each is positive."""
+    """Return principal components (n, count) of features (n, d), zero-padded; the largest value of each is positive."""
     features = features - features.mean(0)
     _, _, directions = torch.linalg.svd(features, full_matrices=False)
     components = features @ directions[:count].T
@@ -58,13 +56,13 @@ def compute_principal_components(features: Tensor, count: int) -> Tensor:
 
 
 def compute_pair_probabilities(features: Tensor, perplexity: float) -> Tensor:
-    """P (n, n), symmetric, with sum 1."""
+    """Return P (n, n), symmetric, with sum 1."""
     p = compute_neighbor_probabilities(features, perplexity)
     return (p + p.T) / (2 * len(p))
 
 
 def compute_neighbor_probabilities(features: Tensor, perplexity: float) -> Tensor:
-    """p_j|i as row i of (n, n); bisection finds the width of each Gaussian that gives the perplexity."""
+    """Return p_j|i as row i of (n, n); bisection finds the width of each Gaussian that gives the perplexity."""
     distance = torch.cdist(features, features, compute_mode="donot_use_mm_for_euclid_dist").square()
     distance.fill_diagonal_(torch.inf)
     nearest = distance.amin(1, keepdim=True)
@@ -79,7 +77,7 @@ def compute_neighbor_probabilities(features: Tensor, perplexity: float) -> Tenso
 
 
 def _optimize(coords: Tensor, p: Tensor) -> Tensor:
-    """Gradient descent with momentum and a gain per coordinate, which adapts to the signs of its gradients."""
+    """Descend with momentum and a gain per coordinate, which adapts to the signs of its gradients."""
     learning_rate = max(len(p) / EXAGGERATION / 4, 10.0)
     step, gain = torch.zeros_like(coords), torch.ones_like(coords)
     for i in track(range(STEPS), "t-SNE steps", STEPS):

@@ -4,7 +4,7 @@ from manyviews.reproduce.estimate import estimate_seconds as estimate_seconds
 from manyviews.reproduce.experiments import EXPERIMENTS as EXPERIMENTS
 from manyviews.reproduce.experiments import ReproduceOptions as ReproduceOptions
 from manyviews.reproduce.run_table import ANALYSES as ANALYSES
-from manyviews.reproduce.run_table import UNJUDGED_SCALES as UNJUDGED_SCALES
+from manyviews.reproduce.run_table import SMOKE_NOTE as SMOKE_NOTE
 from manyviews.reproduce.run_table import Outcome as Outcome
 from manyviews.reproduce.run_table import get_experiment as get_experiment
 from manyviews.reproduce.run_table import list_lr_searched as list_lr_searched

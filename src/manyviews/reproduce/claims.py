@@ -4,8 +4,6 @@ A claim is about a difference, one for each seed, that is positive where it supp
 mean difference exceeds a margin: half of its 95% interval over seeds (Student's t), or with one seed the metric's.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
@@ -36,31 +34,31 @@ class Claim:
 
 
 def claim_best(results: Results, metric: str, winner: str, others: Sequence[str], **coords: Any) -> Claim:
-    """The winner is better than each other loss at these coordinates; losses that were not run are not named."""
+    """Claim that the winner is better than each other loss at these coordinates; only losses that were run count."""
     kind = METRICS[metric]
     scores = {name: results.by_seed(metric, loss=name, **coords) for name in (winner, *others)}
     scores = {name: values for name, values in scores.items() if values}
-    where = ", ".join(f"{name} {value}" for name, value in coords.items())
+    setting = ", ".join(f"{name} {value}" for name, value in coords.items())
     means = ", ".join(f"{name} {statistics.fmean(values.values()):.{kind.digits}f}" for name, values in scores.items())
     rivals = ", ".join([name for name in scores if name != winner] or others)
     text = f"{winner} has a better {kind.short_name} than {rivals}"
-    return _compare(f"{text} ({where})", means, scores, winner, kind, kind.sign)
+    return _compare(f"{text} ({setting})", means, scores, winner, kind, kind.sign)
 
 
 def claim_improves(results: Results, metric: str, axis: str, **coords: Any) -> Claim:
-    """The metric is better at the largest value of the axis than at the smallest."""
+    """Claim that the metric is better at the largest value of the axis than at the smallest."""
     return _compute_trend(results, metric, axis, coords, "gets better", METRICS[metric].sign)
 
 
 def claim_does_not_improve(results: Results, metric: str, axis: str, **coords: Any) -> Claim:
-    """The opposite of `claim_improves`."""
+    """Claim the opposite of `claim_improves`."""
     return _compute_trend(results, metric, axis, coords, "does not get better", -METRICS[metric].sign)
 
 
 def claim_less_variable(
     results: Results, metric: str, axis: str, winner: str, others: Sequence[str], **coords: Any
 ) -> Claim:
-    """The metric changes less along the axis for the winner than for each other loss."""
+    """Claim that the metric changes less along the axis for the winner than for each other loss."""
     kind = METRICS[metric]
     spans = {
         name: _compute_span(_get_curve(results, metric, axis, {**coords, "loss": name})) for name in (winner, *others)
@@ -74,7 +72,7 @@ def claim_less_variable(
 
 
 def claim_constant(results: Results, metric: str, axis: str, within: float, **coords: Any) -> Claim:
-    """The metric changes by at most `within` along the axis."""
+    """Claim that the metric changes by at most `within` along the axis."""
     kind, series = METRICS[metric], _get_curve(results, metric, axis, coords)
     holds, basis = _decide([within - span for span in _compute_span(series).values()], kind)
     text = f"{kind.short_name} stays within {within:g} whatever the {axis} ({_format_coordinates(coords)})"
@@ -98,7 +96,7 @@ def _compute_trend(results: Results, metric: str, axis: str, coords: Mapping[str
 
 
 def _compare(text: str, numbers: str, scores: Mapping[str, Scores], winner: str, kind: Metric, sign: int) -> Claim:
-    """The winner's scores are above (sign 1) or below (sign -1) each other's; the least favorable one decides."""
+    """Claim that the winner's scores are above (sign 1) or below (-1) each other's; the least favorable one decides."""
     comparisons = []
     for name, values in scores.items():
         seeds = values.keys() & scores.get(winner, {}).keys() if name != winner else set()
@@ -111,7 +109,7 @@ def _compare(text: str, numbers: str, scores: Mapping[str, Scores], winner: str,
 
 
 def _decide(differences: Collection[float], kind: Metric, other: str = "") -> tuple[bool | None, str]:
-    """Whether the differences, one for each seed, exceed their margin on one side, and the basis as text."""
+    """Return whether the differences, one for each seed, exceed their margin on one side, and the basis as text."""
     count = len(differences)
     if not count:
         return None, ""
@@ -134,7 +132,7 @@ def _get_curve(results: Results, metric: str, axis: str, coords: Mapping[str, An
 
 
 def _compute_span(series: Mapping[float, Scores]) -> Scores:
-    """By seed, the largest less the smallest value, as ordered by the means over seeds; empty if a value is missing."""
+    """Return the largest less the smallest value by seed, as ordered by the means; empty if a value is missing."""
     if len(series) < 2 or not all(series.values()):
         return {}
     low, *_, high = sorted(series.values(), key=lambda values: statistics.fmean(values.values()))

@@ -1,7 +1,5 @@
 """Estimated training time of trials, from one timed step of each kind."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from manyviews.reproduce.claims import (
     claim_less_variable,
 )
 from manyviews.reproduce.results import Results
-from manyviews.reproduce.trials import Coordinates, Trial
+from manyviews.reproduce.trials import Coordinates, Level, Trial
 from manyviews.training import RECIPES, Config, ConfigError
 
 Scale = Literal["smoke", "laptop", "paper"]
@@ -32,6 +33,7 @@ LEARNING_RATES = (1e-5, 5e-5, 1e-4)
 """The paper's grid for multimodal data; the validation split selects one."""
 MAIN_LOSSES = ("pwe", "avg", "pvc", "mv-infonce", "mv-dhel")
 ALL_LOSSES = (*MAIN_LOSSES, "mv-cl1", "mv-cl2")
+CIFAR = ("cifar10", "cifar100")
 
 _MINIMAL: dict[str, Any] = {"monitor_size": 0, "cpu_threads": 1, "monitor_every": 10**6, "evaluate_at_end": False}
 _IMAGES: dict[Scale, Config] = {
@@ -75,7 +77,7 @@ class ReproduceOptions:
     """Multimodal table: score every subset of modalities for every loss, not only for mv-dhel."""
 
     def format_command(self, table: str) -> str:
-        """The command that makes a table with these options.
+        """Format the command that makes a table with these options.
 
         Examples:
             >>> ReproduceOptions(views=(2, 4), released_variant=True).format_command("table1")
@@ -97,7 +99,7 @@ class ReproduceOptions:
             raise ConfigError("--views applies only to image tables, and this table is multimodal")
 
     def select_losses(self, losses: Sequence[str]) -> list[str]:
-        """The requested losses of a table, by its names or by the library's."""
+        """Select the requested losses of a table, by its names or by the library's."""
         table_names = {get_loss_name(name, self.released_variant): name for name in losses}
         selected = [table_names.get(name, name) for name in self.losses]
         if unknown := [name for name in selected if name not in losses]:
@@ -105,13 +107,13 @@ class ReproduceOptions:
         return [name for name in losses if not selected or name in selected]
 
     def select_view_counts(self, views: Sequence[int]) -> list[int]:
-        """The requested numbers of views of a table."""
+        """Select the requested numbers of views of a table."""
         if unknown := [count for count in self.views if count not in views]:
             raise ConfigError(f"this table does not have {unknown[0]} views, only {', '.join(map(str, views))}")
         return [count for count in views if not self.views or count in self.views]
 
     def resolve_datasets(self, default: Sequence[str]) -> list[tuple[str, str]]:
-        """Pairs of a data set's name and its source."""
+        """List pairs of a dataset's name and its source."""
         pairs: dict[str, str] = {}
         for source in self.datasets or default:
             name, equals, path = source.partition("=")
@@ -121,7 +123,7 @@ class ReproduceOptions:
             elif not equals:
                 path = RECIPES[source].data if source in RECIPES else source
             if name in pairs:
-                raise ConfigError(f"two data sets are called {name!r}: name one of them, as in --datasets one={path}")
+                raise ConfigError(f"two datasets are called {name!r}: name one of them, as in --datasets one={path}")
             pairs[name] = path
         return list(pairs.items())
 
@@ -147,7 +149,8 @@ class Experiment:
     metrics: tuple[str, ...]
     rows: tuple[str, ...]
     columns: tuple[str, ...]
-    claims: Callable[[Results], Iterator[Claim]]
+    make_claims: Callable[[Results, Level], Iterable[Claim]]
+    """The paper's claims about one dataset."""
     get_paper_value: Callable[[Coordinates, str], float | None] = lambda _coords, _metric: None
     """The paper's value of a metric at these coordinates."""
     x_axis: str | None = None
@@ -155,9 +158,13 @@ class Experiment:
     is_multimodal: bool = False
     """Whether all its data are multimodal."""
 
+    def check_claims(self, results: Results) -> list[Claim]:
+        """Compare the paper's claims with the results, for each dataset."""
+        return [claim for data in results.list_levels("data") for claim in self.make_claims(results, data)]
+
 
 def get_loss_name(loss: str, released: bool) -> str:
-    """The library's name of a loss in the paper's tables: the paper writes InfoNCE for pairs, its code uses NT-Xent."""
+    """Return the library's name of a table's loss: for pairs, the paper writes InfoNCE and its code uses NT-Xent."""
     return f"{loss}-{'ntxent' if released else 'infonce'}" if loss in ("pwe", "avg") else loss
 
 
@@ -176,7 +183,7 @@ def make_image_trials(
     batch_sizes: Sequence[int] = (),
     **changes: Any,
 ) -> Iterator[Trial]:
-    """Trials for each batch size, data set, loss and number of views; `batch_sizes` become a coordinate."""
+    """Make trials for each batch size, dataset, loss and number of views; `batch_sizes` become a coordinate."""
     paper_scale = options.scale == "paper"
     eval_config = EvaluationConfig(label_fractions=(), baselines=False)
     if paper_scale:
@@ -213,9 +220,6 @@ def make_multimodal_trials(options: ReproduceOptions, losses: Sequence[str]) -> 
                 label_fractions=(), baselines=is_reference, modality_subsets=is_reference or options.modality_subsets
             )
             yield from add_seeds(options.apply(config), eval_config, options, data=name, loss=loss)
-
-
-CIFAR = ("cifar10", "cifar100")
 
 
 def _get_view_counts(options: ReproduceOptions, views: Sequence[int] = tuple(range(2, 9))) -> Sequence[int]:
@@ -261,7 +265,7 @@ def _make_other_trials(options: ReproduceOptions) -> Iterator[Trial]:
 
 
 def _is_multimodal(dataset: str) -> bool:
-    """Whether a data set is multimodal: by its content, or by its recipe if it is not an existing path."""
+    """Return whether a dataset is multimodal: by its content, or by its recipe if it is not an existing path."""
     ((name, source),) = ReproduceOptions(datasets=(dataset,)).resolve_datasets(())
     path = as_path(source)
     if path is None or not path.exists():
@@ -271,72 +275,53 @@ def _is_multimodal(dataset: str) -> bool:
     return set(load_dataset(path)["train"].modalities) != {IMAGE_MODALITY}
 
 
-def _make_table_claims(metric: str) -> Callable[[Results], Iterator[Claim]]:
-    def claims(results: Results) -> Iterator[Claim]:
-        for data in results.list_levels("data"):
-            for views in results.list_levels("views"):
-                yield claim_best(results, metric, "mv-dhel", MAIN_LOSSES[:-1], data=data, views=views)
-            max_views = max(results.list_levels("views"), default=0, key=float)
-            yield claim_best(results, metric, "mv-infonce", MAIN_LOSSES[:-2], data=data, views=max_views)
-            for loss in results.list_levels("loss"):
-                yield claim_improves(results, metric, "views", data=data, loss=loss)
-
-    return claims
+def _make_table_claims(metric: str, results: Results, data: Level) -> Iterator[Claim]:
+    for views in results.list_levels("views"):
+        yield claim_best(results, metric, "mv-dhel", MAIN_LOSSES[:-1], data=data, views=views)
+    max_views = max(results.list_levels("views"), default=0, key=float)
+    yield claim_best(results, metric, "mv-infonce", MAIN_LOSSES[:-2], data=data, views=max_views)
+    for loss in results.list_levels("loss"):
+        yield claim_improves(results, metric, "views", data=data, loss=loss)
 
 
-def _make_view_claims(results: Results) -> Iterator[Claim]:
-    for data in results.list_levels("data"):
-        max_views = max(results.list_levels("views"), default=0, key=float)
+def _make_view_claims(results: Results, data: Level) -> Iterator[Claim]:
+    max_views = max(results.list_levels("views"), default=0, key=float)
+    for loss in results.list_levels("loss"):
+        yield claim_improves(results, "linear", "views", data=data, loss=loss)
+    for winner in ("mv-dhel", "mv-infonce"):
+        yield claim_best(results, "linear", winner, MAIN_LOSSES[:-2], data=data, views=max_views)
+        yield claim_best(results, "uniformity", winner, MAIN_LOSSES[:-2], data=data, views=max_views)
+    for metric in ("rank", "rankme"):
+        yield claim_improves(results, metric, "views", data=data, loss="mv-dhel")
+        yield claim_best(results, metric, "mv-dhel", MAIN_LOSSES[:-1], data=data, views=max_views)
         for loss in results.list_levels("loss"):
-            yield claim_improves(results, "linear", "views", data=data, loss=loss)
-        for winner in ("mv-dhel", "mv-infonce"):
-            yield claim_best(results, "linear", winner, MAIN_LOSSES[:-2], data=data, views=max_views)
-            yield claim_best(results, "uniformity", winner, MAIN_LOSSES[:-2], data=data, views=max_views)
-        for metric in ("rank", "rankme"):
-            yield claim_improves(results, metric, "views", data=data, loss="mv-dhel")
-            yield claim_best(results, metric, "mv-dhel", MAIN_LOSSES[:-1], data=data, views=max_views)
-            for loss in results.list_levels("loss"):
-                if loss != "mv-dhel":
-                    yield claim_does_not_improve(results, metric, "views", data=data, loss=loss)
-        yield claim_improves(results, "uniformity", "views", data=data, loss="mv-dhel")
-        for other in MAIN_LOSSES[:-1]:
-            if results.mean("alignment", data=data, views=max_views, loss=other) is not None:
-                yield claim_best(results, "alignment", other, ("mv-dhel",), data=data, views=max_views)
+            if loss != "mv-dhel":
+                yield claim_does_not_improve(results, metric, "views", data=data, loss=loss)
+    yield claim_improves(results, "uniformity", "views", data=data, loss="mv-dhel")
+    for other in MAIN_LOSSES[:-1]:
+        if results.mean("alignment", data=data, views=max_views, loss=other) is not None:
+            yield claim_best(results, "alignment", other, ("mv-dhel",), data=data, views=max_views)
 
 
-def _make_batch_claims(results: Results) -> Iterator[Claim]:
-    for data in results.list_levels("data"):
-        yield claim_less_variable(results, "linear", "batch", "mv-dhel", ("pwe", "avg"), data=data)
+def _make_fixed_claims(results: Results, data: Level) -> Iterator[Claim]:
+    for loss in results.list_levels("loss"):
+        claim = claim_improves if loss == "mv-dhel" else claim_does_not_improve
+        yield claim(results, "linear", "views", data=data, loss=loss)
 
 
-def _make_memory_claims(results: Results) -> Iterator[Claim]:
-    for data in results.list_levels("data"):
-        yield claim_constant(results, "linear", "batch", 1.0, data=data, loss="mv-dhel")
+def _make_other_claims(results: Results, data: Level) -> Iterator[Claim]:
+    pairs = (("mv-infonce", "mv-cl1"), ("mv-dhel", "mv-cl2"))
+    for views, (winner, other), metric in product(results.list_levels("views"), pairs, ("linear", "mae")):
+        if results.mean(metric, data=data, views=views, loss=winner) is not None:
+            yield claim_best(results, metric, winner, (other,), data=data, views=views)
 
 
-def _make_fixed_claims(results: Results) -> Iterator[Claim]:
-    for data in results.list_levels("data"):
-        for loss in results.list_levels("loss"):
-            claim = claim_improves if loss == "mv-dhel" else claim_does_not_improve
-            yield claim(results, "linear", "views", data=data, loss=loss)
-
-
-def _make_other_claims(results: Results) -> Iterator[Claim]:
-    for data in results.list_levels("data"):
-        for views in results.list_levels("views"):
-            for winner, other in (("mv-infonce", "mv-cl1"), ("mv-dhel", "mv-cl2")):
-                for metric in ("linear", "mae"):
-                    if results.mean(metric, data=data, views=views, loss=winner) is not None:
-                        yield claim_best(results, metric, winner, (other,), data=data, views=views)
-
-
-def _make_multimodal_claims(results: Results) -> Iterator[Claim]:
-    for data in results.list_levels("data"):
-        metric = "mae" if results.mean("mae", data=data, loss="mv-dhel") is not None else "linear"
-        yield claim_best(results, metric, "mv-dhel", MAIN_LOSSES[:-1], data=data)
-        yield claim_best(results, metric, "mv-infonce", MAIN_LOSSES[:-2], data=data)
-        if metric == "linear":
-            yield claim_best(results, "shared", "mv-dhel", MAIN_LOSSES[:-1], data=data)
+def _make_multimodal_claims(results: Results, data: Level) -> Iterator[Claim]:
+    metric = "mae" if results.mean("mae", data=data, loss="mv-dhel") is not None else "linear"
+    yield claim_best(results, metric, "mv-dhel", MAIN_LOSSES[:-1], data=data)
+    yield claim_best(results, metric, "mv-infonce", MAIN_LOSSES[:-2], data=data)
+    if metric == "linear":
+        yield claim_best(results, "shared", "mv-dhel", MAIN_LOSSES[:-1], data=data)
 
 
 def _get_other_paper_value(coords: Coordinates, metric: str) -> Any:
@@ -346,13 +331,13 @@ def _get_other_paper_value(coords: Coordinates, metric: str) -> Any:
 
 EXPERIMENTS: dict[str, Experiment] = {
     "table1": Experiment(
-        "linear-probe accuracy by loss, views and data set",
-        _make_main_trials, ("linear",), ("data", "loss"), ("views",), _make_table_claims("linear"),
+        "linear-probe accuracy by loss, views and dataset",
+        _make_main_trials, ("linear",), ("data", "loss"), ("views",), partial(_make_table_claims, "linear"),
         paper_values.get_linear_value,
     ),
     "knn": Experiment(
         "kNN accuracy of the same runs",
-        _make_main_trials, ("knn", "knn_k"), ("data", "loss"), ("views",), _make_table_claims("knn"),
+        _make_main_trials, ("knn", "knn_k"), ("data", "loss"), ("views",), partial(_make_table_claims, "knn"),
         paper_values.get_knn_value,
     ),
     "views": Experiment(
@@ -362,11 +347,15 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "batch-size": Experiment(
         "accuracy against the batch size, at 4 views",
-        _make_batch_trials, ("linear",), ("data", "loss"), ("batch",), _make_batch_claims, x_axis="batch",
+        _make_batch_trials, ("linear",), ("data", "loss"), ("batch",),
+        lambda results, data: [claim_less_variable(results, "linear", "batch", "mv-dhel", ("pwe", "avg"), data=data)],
+        x_axis="batch",
     ),
     "memory": Experiment(
         "accuracy of 4-view MV-DHEL by unique instances per batch",
-        _make_memory_trials, ("linear",), ("data",), ("batch",), _make_memory_claims, paper_values.get_memory_value,
+        _make_memory_trials, ("linear",), ("data",), ("batch",),
+        lambda results, data: [claim_constant(results, "linear", "batch", 1.0, data=data, loss="mv-dhel")],
+        paper_values.get_memory_value,
     ),
     "fixed-batch": Experiment(
         "accuracy against views, with instances x views fixed",

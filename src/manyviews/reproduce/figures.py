@@ -1,7 +1,5 @@
 """Figures in one plain style, readable in gray: each line has its own marker and dash."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,20 +14,10 @@ LINE_STYLES: tuple[tuple[str, Any], ...] = (
 )  # fmt: skip
 COLORS = ("#1b5e9c", "#c4622d", "#3f7f4f", "#7a5195", "#8a6d1f", "#5f6b76", "#b03a5b")
 STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e4e4e4",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.4,
-    "lines.markersize": 4,
-    "legend.frameon": False,
-    "figure.dpi": 150,
-    "savefig.bbox": "tight",
-    "pdf.fonttype": 42,
-}
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "lines.linewidth": 1.4, "lines.markersize": 4,
+    "legend.frameon": False, "figure.dpi": 150, "savefig.bbox": "tight", "pdf.fonttype": 42,
+}  # fmt: skip
 
 
 @contextmanager
@@ -43,14 +31,14 @@ def use_plot_style() -> Iterator[Any]:
 
 
 def get_line_style(index: int) -> dict[str, Any]:
-    """Color, marker and dash of a line."""
+    """Return color, marker and dash of a line."""
     marker, dash = LINE_STYLES[index % len(LINE_STYLES)]
     return {"color": COLORS[index % len(COLORS)], "marker": marker, "linestyle": dash}
 
 
 def save_figure(figure: Any, path: Path) -> list[Path]:
     """Write the figure atomically as .png and .pdf."""
-    paths = [path.with_suffix(ending) for ending in (".png", ".pdf")]
+    paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for file in paths:
         with atomic_path(file) as temporary:
             # No date: the same figure gives the same file.
@@ -60,7 +48,7 @@ def save_figure(figure: Any, path: Path) -> list[Path]:
 
 
 def draw_line_figure(results: Results, axis_name: str, metrics: Sequence[str], path: Path) -> list[Path]:
-    """Plot a panel for each data set and metric, with a line for each loss along one axis."""
+    """Plot a panel for each dataset and metric, with a line for each loss along one axis."""
     datasets = results.list_levels("data")
     plotted = [name for name in metrics if any(name in values for values in results.values.values())]
     with use_plot_style() as Figure:

@@ -1,9 +1,7 @@
 """The paper's values, shown next to reproduced ones where the setting is the same.
 
-Accuracies are top-1, in percent, by data set and loss for each number of views. Losses have the names of its tables.
+Accuracies are top-1, in percent, by dataset and loss for each number of views. Losses have the names of its tables.
 """
-
-from __future__ import annotations
 
 from manyviews.reproduce.trials import Coordinates
 
@@ -41,7 +39,7 @@ _MULTIMODAL = {
 
 
 def get_linear_value(coords: Coordinates, _metric: str = "") -> float | None:
-    """The linear-probe table, and MV-CL1 and MV-CL2 on ImageNet-100."""
+    """Look up the linear-probe table, and MV-CL1 and MV-CL2 on ImageNet-100."""
     data, loss, views = str(coords["data"]), str(coords["loss"]), int(coords["views"])
     values = dict(zip(NAMES, _LINEAR[data], strict=True)) if data in _LINEAR else {}
     if data == "imagenet100":
@@ -50,19 +48,19 @@ def get_linear_value(coords: Coordinates, _metric: str = "") -> float | None:
 
 
 def get_knn_value(coords: Coordinates, metric: str = "knn") -> float | None:
-    """The kNN table (three and four views)."""
+    """Look up the kNN table (three and four views)."""
     values = _KNN.get(str(coords["data"]), {}).get(str(coords["loss"]))
     views = int(coords["views"])
     return values[views - 3] if values is not None and views in (3, 4) and metric == "knn" else None
 
 
 def get_memory_value(coords: Coordinates, _metric: str = "") -> float | None:
-    """Four-view MV-DHEL by the number of unique instances in a batch."""
+    """Look up four-view MV-DHEL by the number of unique instances in a batch."""
     return _MEMORY.get(str(coords["data"]), {}).get(int(coords["batch"]))
 
 
 def get_multimodal_value(coords: Coordinates, metric: str) -> float | None:
-    """Two-class accuracy (percent) or MAE of the multimodal tables; for supervised training, those of its head."""
+    """Look up two-class accuracy (percent) or MAE of multimodal data; for supervised training, those of its head."""
     values = _MULTIMODAL.get(str(coords["data"]), {}).get(str(coords["loss"]))
     prefix = "head-" if coords["loss"] == "supervised" else ""
     accuracy = {"cmu-mosei": "has0", "ch-sims": "mult"}.get(str(coords["data"]), "")

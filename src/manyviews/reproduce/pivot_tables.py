@@ -1,7 +1,5 @@
 """Tables of results: one for each metric, the claims, and every number as CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import statistics
@@ -15,7 +13,7 @@ from manyviews.utils import Table
 
 
 def make_pivot_tables(experiment: Experiment, results: Results, paper: bool) -> Iterator[Table]:
-    """A table for each metric that has values; `paper` adds the paper's values in brackets."""
+    """Make a table for each metric that has values; `paper` adds the paper's values in brackets."""
     for name in experiment.metrics:
         metric = METRICS[name]
         if not any(name in values for values in results.values.values()):
@@ -36,7 +34,7 @@ def make_pivot_tables(experiment: Experiment, results: Results, paper: bool) -> 
 
 
 def _make_column_title(parts: Sequence[str], values: Sequence[str]) -> list[str]:
-    """The title of a column: numbers are followed by the name of their coordinate.
+    """Make the title of a column: numbers are followed by the name of their coordinate.
 
     Examples:
         >>> _make_column_title(("data", "views"), ("cifar10", "4"))
@@ -55,7 +53,7 @@ def make_claims_table(claims: Sequence[Claim]) -> Table:
 
 
 def format_long_csv(experiment: Experiment, results: Results, paper: bool) -> str:
-    """Every number as CSV, one line for each coordinates and metric."""
+    """Format every number as CSV, one line for each coordinates and metric."""
     parts = list(dict.fromkeys(name for coords in results.coordinates for name in coords))
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")

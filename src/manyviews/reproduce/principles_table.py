@@ -1,9 +1,5 @@
 """The principles table: measured properties of each loss, compared with the paper's Table I."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 from manyviews.losses import LOSSES, check_principles, get_loss
 from manyviews.reproduce.claims import Claim
 from manyviews.utils import Table
@@ -15,24 +11,25 @@ TABLE_I: dict[str, tuple[bool, bool, str]] = {
     "mv-dhel": (True, True, "1"),
 }
 """P1, P2 and the number of terms in the paper's Table I."""
+VIEW_COUNTS = (3, 4, 5)
 TERMS = {"1": lambda _: 1, "N(N-1)": lambda n: n * (n - 1), "N(N-1)/2": lambda n: n * (n - 1) // 2}
 
 
-def make_principles_table(views: Sequence[int] = (3, 4, 5)) -> tuple[Table, list[Claim]]:
-    """Measure the principles of every loss at each number of views."""
+def make_principles_table() -> tuple[Table, list[Claim]]:
+    """Measure the principles of every loss at several numbers of views."""
     rows, claims = [], []
     for name in LOSSES:
         loss = get_loss(name)
-        counts = [count for count in views if count <= loss.max_views] or [2]
-        audits = [check_principles(loss, count) for count in counts]
-        terms = ", ".join(f"{audit.terms} ({count})" for audit, count in zip(audits, counts, strict=True))
-        first = audits[0]
+        counts = [count for count in VIEW_COUNTS if count <= loss.max_views] or [2]
+        reports = [check_principles(loss, count) for count in counts]
+        terms = ", ".join(f"{report.terms} ({count})" for report, count in zip(reports, counts, strict=True))
+        first = reports[0]
         marks = ["yes" if holds else "no" for holds in (first.simultaneous_alignment, first.accurate_energy)]
         rows.append((name, *marks, terms, first.coupling))
         if name in TABLE_I:
             p1, p2, formula = TABLE_I[name]
             expected = [(p1, p2, TERMS[formula](count)) for count in counts]
-            measured = [(audit.simultaneous_alignment, audit.accurate_energy, audit.terms) for audit in audits]
+            measured = [(report.simultaneous_alignment, report.accurate_energy, report.terms) for report in reports]
             numbers = f"P1 {marks[0]}, P2 {marks[1]}, terms (at views) {terms}"
             text = f"{name}: P1 {'yes' if p1 else 'no'}, P2 {'yes' if p2 else 'no'}, {formula} terms"
             claims.append(Claim(text, measured == expected, numbers, "equal, without tolerance"))

@@ -37,12 +37,12 @@ class Metric:
         return self.name.partition(",")[0]
 
     def format(self, values: Sequence[float]) -> str:
-        """Mean, and standard deviation of several values."""
+        """Format the mean, and the standard deviation of several values."""
         return format_mean_std(values, self.digits)
 
 
 def _extract_score(kind: str, representation: Representation = "trained", factor: float = 100) -> Extract:
-    """A classification score, in percent."""
+    """Make a function that extracts a classification score, in percent."""
 
     def extract(result: EvaluationResult) -> list[float]:
         value = getattr(result.scores.get(representation, Score()), kind)
@@ -52,7 +52,7 @@ def _extract_score(kind: str, representation: Representation = "trained", factor
 
 
 def _extract_probes(metric: str, representation: Representation = "trained", factor: float = 100) -> Extract:
-    """A regression metric of each linear probe, in percent."""
+    """Make a function that extracts a regression metric of each linear probe, in percent."""
 
     def extract(result: EvaluationResult) -> list[float]:
         probes = result.scores.get(representation, Score()).probes
@@ -118,15 +118,15 @@ class Results:
         return list(self.values)
 
     def list_levels(self, name: str) -> list[str | int | float]:
-        """The distinct values of a coordinate, in order of appearance."""
+        """List the distinct values of a coordinate, in order of appearance."""
         return list(dict.fromkeys(coords[name] for coords in self.coordinates if name in coords))
 
     def list_values(self, metric: str, **coords: Any) -> list[float]:
-        """Values of all seeds and layers at the only coordinates that include these."""
+        """List the values of all seeds and layers at the only coordinates that include these."""
         return list(chain.from_iterable(self._find_seeds(metric, coords).values()))
 
     def by_seed(self, metric: str, **coords: Any) -> dict[int, float]:
-        """The value of each seed (mean over layers) at the only coordinates that include these."""
+        """Return the value of each seed (mean over layers) at the only coordinates that include these."""
         return {seed: statistics.fmean(values) for seed, values in self._find_seeds(metric, coords).items()}
 
     def mean(self, metric: str, **coords: Any) -> float | None:

@@ -1,7 +1,5 @@
 """`reproduce_table`: run a table's trials and write its files."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Sequence
@@ -28,7 +26,7 @@ ANALYSES = {
     "theorem": "limits of the losses as instances grow, and their minimizers",
     "principles": "the principles of Table I, measured for every loss",
 }
-UNJUDGED_SCALES = "Smoke runs are too short to test the paper's claims."
+SMOKE_NOTE = "Smoke runs are too short to test the paper's claims."
 
 
 @dataclass(frozen=True)
@@ -50,14 +48,14 @@ def get_experiment(name: str) -> Experiment:
 
 
 def reproduce_table(
-    name: str, options: ReproduceOptions, launch: TrialRunner, output: Path, overwrite: bool = False
+    name: str, options: ReproduceOptions, runner: TrialRunner, output: Path, overwrite: bool = False
 ) -> Outcome:
     """Run the missing trials of a table or figure, and write `output/NAME.csv`, `.md`, `.tex` and its figure.
 
     Args:
         name: a key of `EXPERIMENTS` or `ANALYSES`.
         options: scale, seeds, losses, ...
-        launch: runs the trials.
+        runner: runs the trials, locally or on SLURM.
         output: the folder of the files.
         overwrite: replace files of this table that were made with other options.
 
@@ -76,7 +74,7 @@ def reproduce_table(
     if name in ANALYSES and dataclasses.replace(options, scale="laptop") != ReproduceOptions():
         raise ConfigError(f"{name} is measured, not trained: only --scale applies")
     trials = [] if name in ANALYSES else make_trials(name, options)
-    _check_files(name, options, launch.folder, output, overwrite)
+    _check_files(name, options, runner.folder, output, overwrite)
     if name == "principles":
         table, claims = make_principles_table()
         return _write_outputs(name, options, output, [table], claims)
@@ -86,31 +84,31 @@ def reproduce_table(
     tables: list[Table] = []
     failed: dict[str, str] = {}
     if searched := list_lr_searched(trials, options):
-        selected, rate_table, failed = select_learning_rates(searched, launch)
+        selected, rate_table, failed = select_learning_rates(searched, runner)
         trials = [*(trial for trial in trials if trial not in searched), *selected]
         tables.append(rate_table)
-    failed |= launch(trials)
-    results = Results.collect(trials, launch.folder, experiment.metrics)
+    failed |= runner.run(trials)
+    results = Results.collect(trials, runner.folder, experiment.metrics)
     if failed and not any(results.values.values()):
         trial, reason = next(iter(failed.items()))
         raise ConfigError(f"every trial of {name} failed, nothing was written; {trial}: {reason}")
-    _check_files(name, options, launch.folder, output, overwrite)  # another process may have written them meanwhile
+    _check_files(name, options, runner.folder, output, overwrite)  # another process may have written them meanwhile
     with_paper = options.matches_paper
-    baselines = make_baseline_tables(trials, launch.folder) if experiment.is_multimodal else []
-    subsets = make_subset_tables(trials, launch.folder) if experiment.is_multimodal else []
+    baselines = make_baseline_tables(trials, runner.folder) if experiment.is_multimodal else []
+    subsets = make_subset_tables(trials, runner.folder) if experiment.is_multimodal else []
     tables = [*make_pivot_tables(experiment, results, with_paper), *baselines, *subsets, *tables]
     figures = []
     if experiment.x_axis and any(results.values.values()):
         figures = draw_line_figure(results, experiment.x_axis, experiment.metrics, output / name)
     write_atomic(output / f"{name}.csv", format_long_csv(experiment, results, with_paper))
     messages = [f"{trial}: {reason}" for trial, reason in failed.items()]
-    outcome = _write_outputs(name, options, output, tables, list(experiment.claims(results)), trials, messages)
+    outcome = _write_outputs(name, options, output, tables, experiment.check_claims(results), trials, messages)
     return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
 
 
 def _check_files(name: str, options: ReproduceOptions, runs: Path, output: Path, overwrite: bool) -> None:
     """Raise if files of this table exist that were made with other or unknown options."""
-    files = [path for ending in ("md", "csv", "tex", "png", "pdf") if (path := output / f"{name}.{ending}").exists()]
+    files = [path for suffix in ("md", "csv", "tex", "png", "pdf") if (path := output / f"{name}.{suffix}").exists()]
     if overwrite or not files:
         return
     text = files[0].read_text(errors="replace") if files[0].suffix == ".md" else ""
@@ -129,7 +127,7 @@ def _format_provenance(name: str, options: ReproduceOptions) -> str:
 
 
 def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
-    """The trials of a table, with valid configs."""
+    """Make the trials of a table, and check their configs."""
     experiment = get_experiment(name)
     options.check(experiment)
     trials = list(experiment.make_trials(options))
@@ -139,12 +137,12 @@ def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
 
 
 def list_lr_searched(trials: Sequence[Trial], options: ReproduceOptions) -> list[Trial]:
-    """The trials that need a learning-rate search: the multimodal ones at the paper's scale."""
+    """List the trials that need a learning-rate search: the multimodal ones at the paper's scale."""
     return [trial for trial in trials if options.scale == "paper" and trial.config.task == "multimodal"]
 
 
 def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, float], Trial]:
-    """Trials of every learning rate with the first seed, by coordinates and rate."""
+    """Make trials of every learning rate with the first seed, by coordinates and rate."""
     eval_config = EvaluationConfig(label_fractions=(), baselines=False, modality_subsets=False, split="valid")
     return {
         (trial.coordinates, rate): Trial(
@@ -156,8 +154,8 @@ def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, fl
     }
 
 
-def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple[list[Trial], Table, dict[str, str]]:
-    """The trials with the learning rate that is best on the validation split with the first seed."""
+def select_learning_rates(trials: Sequence[Trial], runner: TrialRunner) -> tuple[list[Trial], Table, dict[str, str]]:
+    """Set each trial's learning rate to the best one on the validation split with the first seed."""
     for source in {trial.config.data for trial in trials}:
         if not {"valid", "test"} <= set(load_dataset(source).splits):
             raise ConfigError(
@@ -165,11 +163,11 @@ def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple
             )
     first = {trial.coordinates: trial for trial in trials if trial.config.seed == 0}
     candidates = make_lr_search_trials(trials)
-    failed = launch(list(candidates.values()))
+    failed = runner.run(list(candidates.values()))
     best: dict[Coordinates, float] = {}
     rows = []
     for coords, trial in first.items():
-        scores = {rate: _get_validation_score(candidates[coords, rate], launch.folder) for rate in LEARNING_RATES}
+        scores = {rate: _get_validation_score(candidates[coords, rate], runner.folder) for rate in LEARNING_RATES}
         finished = {rate: score for rate, score in scores.items() if score is not None}
         best[coords] = max(finished, key=lambda rate: finished[rate]) if finished else trial.config.learning_rate
         texts = [f"{scores[rate]:.3f}" if scores[rate] is not None else "failed" for rate in LEARNING_RATES]
@@ -184,7 +182,7 @@ def select_learning_rates(trials: Sequence[Trial], launch: TrialRunner) -> tuple
 
 
 def _get_validation_score(trial: Trial, folder: Path) -> float | None:
-    """The score on the validation split; higher is better."""
+    """Return the score on the validation split; higher is better."""
     result = trial.load_result(folder)
     if result is None:
         return None
@@ -218,7 +216,7 @@ def _write_outputs(
     description = ANALYSES.get(name) or EXPERIMENTS[name].description
     setting = _describe_setting(name, options, trials)
     all_tables = (*tables, *([make_claims_table(claims)] if claims else []))
-    head = [setting, _format_provenance(name, options), *([UNJUDGED_SCALES] if options.scale == "smoke" else [])]
+    head = [setting, _format_provenance(name, options), *([SMOKE_NOTE] if options.scale == "smoke" else [])]
     lines = [f"# {name}: {description}", ""]
     for line in head:
         lines += [line, ""]

@@ -31,7 +31,7 @@ class TrialRunner:
     """Runs trials, each in its own process, so that a trial that fails or runs out of memory does not affect others.
 
     Examples:
-        >>> launch = TrialRunner(Path("results/runs"), jobs=2)
+        >>> runner = TrialRunner(Path("results/runs"), jobs=2)
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class TrialRunner:
         if self.launcher == "local" and self.slurm:
             raise ConfigError("slurm parameters apply only to the launcher slurm, and the launcher is local")
 
-    def __call__(self, trials: Sequence[Trial]) -> dict[str, str]:
+    def run(self, trials: Sequence[Trial]) -> dict[str, str]:
         """Run the unfinished trials once each, and return the reasons of failures by trial name."""
         self.folder.mkdir(parents=True, exist_ok=True)
         unique = {(trial.name, trial.result_filename): trial for trial in trials}

@@ -1,7 +1,5 @@
 """Tables for multimodal data: scores of every subset of modalities, and of baselines."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,14 +12,14 @@ BASELINES: tuple[Representation, ...] = ("majority", "raw_features", "untrained"
 
 
 def make_subset_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Table]:
-    """For each table entry with subsets: mean and standard deviation over seeds."""
+    """Make a table for each table entry with subsets: mean and standard deviation over seeds."""
     for coords, results in _collect_results(trials, folder):
         if table := make_subset_table(results):
             yield dataclasses.replace(table, title=f"{table.title}: {', '.join(map(str, coords.values()))}")
 
 
 def make_baseline_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Table]:
-    """Scores without training: the majority, raw features, the untrained encoder."""
+    """Tabulate scores without training: the majority, raw features, the untrained encoder."""
     rows = []
     for coords, results in _collect_results(trials, folder):
         if scored := [result for result in results if "raw_features" in result.scores]:
@@ -32,7 +30,7 @@ def make_baseline_tables(trials: Sequence[Trial], folder: Path) -> Iterator[Tabl
 
 
 def _collect_results(trials: Sequence[Trial], folder: Path) -> Iterator[tuple[Coordinates, list[EvaluationResult]]]:
-    """The coordinates of each table entry and the results of all its seeds."""
+    """Yield the coordinates of each table entry and the results of all its seeds."""
     for coords in dict.fromkeys(trial.coordinates for trial in trials):
         loaded = [trial.load_result(folder) for trial in trials if trial.coordinates == coords]
         yield coords, [result for result in loaded if result is not None]

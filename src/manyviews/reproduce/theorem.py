@@ -11,12 +11,11 @@ C has a closed form for points uniform on a sphere of k dimensions, also if a fr
 point. So the limit is exact where views coincide; elsewhere the alignment is estimated from many instances.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ class PointCloud:
     collapsed_fraction: float = 0.0
 
     def sample(self, instances: int, generator: torch.Generator) -> Tensor:
-        """Embeddings (M, N, d) in float64."""
+        """Sample embeddings (M, N, d) in float64."""
         shape = (instances, VIEWS, self.dims)
         center = normalize(torch.randn(instances, 1, self.dims, generator=generator, dtype=torch.float64), dim=2)
         if self.collapsed_fraction:
@@ -70,7 +69,7 @@ SETTING = f"{VIEWS} views, {DIM} dimensions, temperature {TEMPERATURE}; gaps wit
 
 
 def compute_log_mean_kernel(dim: int, temperature: float) -> float:
-    """Log E exp(u.v / tau) for v uniform on the sphere in `dim` dimensions, for any u.
+    """Compute log E exp(u.v / tau) for v uniform on the sphere in `dim` dimensions, for any u.
 
     Examples:
         >>> round(compute_log_mean_kernel(3, 0.5), 6) == round(math.log(math.sinh(2) / 2), 6)
@@ -81,20 +80,20 @@ def compute_log_mean_kernel(dim: int, temperature: float) -> float:
 
 
 def _sample_uniform_cosines(dim: int) -> tuple[Tensor, Tensor]:
-    """Cosines on a fine grid of angles, and their log density for uniform points."""
+    """Return cosines on a fine grid of angles, and their log density for uniform points."""
     angle, log_density = make_sphere_angle_grid(dim)
     return angle.cos(), log_density
 
 
 @lru_cache
 def compute_energy_slope(dim: int, temperature: float) -> float:
-    """The derivative of log E exp(u.v / tau) with respect to the mean of u.v, at uniform points v."""
+    """Compute the derivative of log E exp(u.v / tau) with respect to the mean of u.v, at uniform points v."""
     cosine, log_density = _sample_uniform_cosines(dim)
     return float(dim * (cosine * (log_density + cosine / temperature).softmax(0)).sum())
 
 
 def compute_sampling_error(points: PointCloud, loss_name: str, z: Tensor) -> float:
-    """First-order sampling error of the loss (mean zero), used as a control variate; it can exceed the gap.
+    """Compute the first-order sampling error of the loss (mean zero), a control variate; it can exceed the gap.
 
     It has two parts: the deviation of the sampled alignment from its mean, and the pull of instances towards one side
     of the sphere. The mean comes from other samples than the limit, so that it does not influence the limit.
@@ -106,22 +105,18 @@ def compute_sampling_error(points: PointCloud, loss_name: str, z: Tensor) -> flo
     cross = (total @ total.T - torch.einsum("ild,imd->lm", z, z)) / (count * (count - 1))
     same = cross.diagonal()
     pull = same.sum() if loss_name == "mv-dhel" else (cross.sum() - same.sum()) / (VIEWS * (VIEWS - 1))
-    return (
-        compute_energy_slope(points.dims, TEMPERATURE) * float(pull)
-        + _sample_alignment(z)
-        - _compute_alignment(points, seed=2)
-    )
+    slope = compute_energy_slope(points.dims, TEMPERATURE)
+    return slope * float(pull) + _sample_alignment(z) - _compute_alignment(points, seed=2)
 
 
 def compute_limit(points: PointCloud, loss_name: str) -> float:
-    """The limit of the loss, less its constants."""
-    return _compute_alignment(points, seed=1) + (VIEWS if loss_name == "mv-dhel" else 1) * _compute_expected_energy(
-        points
-    )
+    """Compute the limit of the loss, less its constants."""
+    weight = VIEWS if loss_name == "mv-dhel" else 1
+    return _compute_alignment(points, seed=1) + weight * _compute_expected_energy(points)
 
 
 def _compute_expected_energy(points: PointCloud) -> float:
-    """E log C(u): with a fraction p in one point, C(u) = p exp(x / tau) + (1 - p) C, x the cosine to that point."""
+    """Compute E log C(u); with a fraction p in one point, C(u) = p exp(x / tau) + (1 - p) C, x the cosine to it."""
     uniform, p = compute_log_mean_kernel(points.dims, TEMPERATURE), points.collapsed_fraction
     if not p:
         return uniform
@@ -132,7 +127,7 @@ def _compute_expected_energy(points: PointCloud) -> float:
 
 @lru_cache
 def _compute_alignment(points: PointCloud, seed: int) -> float:
-    """-E log mean_{l!=m} exp(P[l,m]): exact where views coincide, else estimated from many instances."""
+    """Compute -E log mean_{l!=m} exp(P[l,m]): exact where views coincide, else estimated from many instances."""
     if not points.noise:
         return -1 / TEMPERATURE
     generator = torch.Generator().manual_seed(seed)
@@ -147,14 +142,14 @@ def _sample_alignment(z: Tensor) -> float:
 
 
 def compute_constant(loss_name: str, instances: int) -> float:
-    """The constants of the loss of so many instances, which its limit does not include."""
+    """Compute the constants of the loss of so many instances, which its limit does not include."""
     if loss_name == "mv-infonce":
         return math.log(instances)
     return VIEWS * math.log(instances - 1) - math.log(VIEWS * (VIEWS - 1))
 
 
 def compute_limit_gap(points: PointCloud, loss_name: str, instances: int, limit: float, num_samples: int) -> float:
-    """The loss less its constants and its limit, averaged over draws of `num_samples` instances in total."""
+    """Compute the loss less its constants and its limit, averaged over draws of `num_samples` instances in total."""
     loss = get_loss(loss_name, temperature=TEMPERATURE)
     draws = max(1, num_samples // instances)
     generator = torch.Generator().manual_seed(instances)
@@ -166,13 +161,13 @@ def compute_limit_gap(points: PointCloud, loss_name: str, instances: int, limit:
 
 
 def _compute_loss(loss: Any, z: Tensor) -> float:
-    """The loss in float64, or in float32 for many instances, where float64 is slow and the rounding below the gap."""
+    """Compute the loss in float64; in float32 for many instances, where float64 is slow and rounding below the gap."""
     with torch.no_grad():
         return float(loss(z if len(z) <= 2**12 else z.float()))
 
 
 def fit_power_law(counts: Sequence[int], gaps: Sequence[float]) -> float:
-    """The power of M with which the gap shrinks, by least squares on logarithms.
+    """Fit the power of M with which the gap shrinks, by least squares on logarithms.
 
     Examples:
         >>> round(fit_power_law([10, 100, 1000], [0.1, 0.01, 0.001]), 3)
@@ -186,15 +181,12 @@ def fit_power_law(counts: Sequence[int], gaps: Sequence[float]) -> float:
 def measure_convergence(
     max_instances: int, num_samples: int
 ) -> tuple[Table, list[Claim], dict[tuple[str, str], list[tuple[int, float]]]]:
-    """Gaps at M = 16, 64, ..., `max_instances` for each case and loss, each from at least `num_samples` instances."""
+    """Measure gaps at M = 16, 64, ..., `max_instances` for each case and loss, from >= `num_samples` instances each."""
     counts = [4**power for power in range(2, 9) if 4**power <= max_instances]
     curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
     claims, rows = [], []
-    for points, loss_name in track(
-        [(points, loss_name) for points in CASES for loss_name in THEOREM_LOSSES],
-        "limits",
-        len(CASES) * len(THEOREM_LOSSES),
-    ):
+    cases = list(product(CASES, THEOREM_LOSSES))
+    for points, loss_name in track(cases, "limits", len(cases)):
         limit = compute_limit(points, loss_name)
         gaps = [compute_limit_gap(points, loss_name, count, limit, num_samples) for count in counts]
         curves[points.name, loss_name] = list(zip(counts, gaps, strict=True))
@@ -210,11 +202,8 @@ def measure_convergence(
             )
         )
     header = ("points", "loss", "limit", *(f"gap at M {count}" for count in counts), "power of M")
-    return (
-        Table.from_texts("Gap: the loss less its constants, its limit and its sampling error", header, rows),
-        claims,
-        curves,
-    )
+    title = "Gap: the loss less its constants, its limit and its sampling error"
+    return Table.from_texts(title, header, rows), claims, curves
 
 
 def optimize_free_points(steps: int, names: Sequence[str]) -> tuple[Table, list[Claim]]:

@@ -3,13 +3,11 @@
 A finished trial is never run again; a killed one is resumed. Results do not depend on where a trial runs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,45 +19,24 @@ from manyviews.data import as_path
 from manyviews.evaluation import EvaluationConfig, EvaluationResult, evaluate
 from manyviews.runs import Run
 from manyviews.training import Config, with_absolute_paths
-from manyviews.utils import (
-    escape_control_characters,
-    exclusive_lock,
-    exit_with_parent,
-    read_text,
-)
+from manyviews.utils import escape_control_characters, exclusive_lock, exit_with_parent, read_text
 
 Level = str | int | float
 
 
-class Coordinates(Mapping[str, Level]):
-    """Row and column of a table, such as loss and number of views; hashable.
+class Coordinates(dict[str, Level]):
+    """Row and column of a table, such as loss and number of views; hashable, so do not change them.
 
     Examples:
         >>> {Coordinates(loss="mv-dhel", views=2): 0.5}[Coordinates(loss="mv-dhel", views=2)]
         0.5
     """
 
-    def __init__(self, **levels: Level) -> None:
-        self._levels = levels
-
-    def __getitem__(self, name: str) -> Level:
-        return self._levels[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._levels)
-
-    def __len__(self) -> int:
-        return len(self._levels)
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._levels.items()))
-
-    def drop(self, name: str) -> Coordinates:
-        """Return the coordinates without one of them."""
-        return Coordinates(**{key: level for key, level in self._levels.items() if key != name})
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {level}" for name, level in self._levels.items())
+        return ", ".join(f"{name} {level}" for name, level in self.items())
 
 
 @dataclass(frozen=True)
@@ -84,7 +61,7 @@ class Trial:
         # Fields with default values are left out, so that a new field does not rename old runs.
         defaults = Config().with_loss_defaults().get_result_fields()
         fields = {name: value for name, value in config.get_result_fields().items() if value != defaults[name]}
-        # A file is identified by its content; folders and named data sets, which may be large, by their names.
+        # A file is identified by its content; folders and named datasets, which may be large, by their names.
         path, is_path = Path(config.data), as_path(config.data) is not None
         fields["data"] = _hash_file(path, path.stat().st_mtime_ns) if is_path and path.is_file() else config.data
         kind = "supervised" if config.supervised else config.loss
@@ -104,7 +81,7 @@ class Trial:
         return str(Coordinates(**self.coordinates, seed=self.config.seed))
 
     def load_result(self, folder: Path) -> EvaluationResult | None:
-        """The result of the evaluation, or None if it is not finished."""
+        """Load the result of the evaluation, or None if it is not finished."""
         return _read_result(folder / self.name / self.result_filename)
 
     def get_state(self, folder: Path) -> str:
@@ -117,7 +94,7 @@ class Trial:
         return _lock(folder / self.name)
 
     def to_spec(self, folder: Path) -> dict[str, Any]:
-        """JSON-serializable arguments of `run_trial`."""
+        """Return JSON-serializable arguments of `run_trial`."""
         return {
             "config": with_absolute_paths(self.config).to_yaml(),
             "eval_config": dataclasses.asdict(self.eval_config),
@@ -127,7 +104,7 @@ class Trial:
 
 
 def _read_result(path: Path) -> EvaluationResult | None:
-    """A saved evaluation; None if it is missing or damaged, so that it is computed again."""
+    """Read a saved evaluation; None if it is missing or damaged, so that it is computed again."""
     try:
         return EvaluationResult.from_json(read_text(path))
     except (OSError, ValueError):
@@ -140,7 +117,7 @@ def _compute_digest(fields: Mapping[str, Any]) -> str:
 
 @lru_cache
 def _hash_file(path: Path, _mtime_ns: int) -> str:
-    """The digest of a file; the modification time is part of the cache key."""
+    """Hash a file; the modification time is part of the cache key."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(2**20):

@@ -4,8 +4,6 @@ torch loads a file with flipped bits without an error, so the digest (`step-0000
 Loading executes no code (`weights_only`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re

@@ -240,24 +240,24 @@ class Config:
         return yaml.safe_dump(self.to_plain(), sort_keys=False)
 
     @classmethod
-    def from_yaml(cls, text: str, where: str = "the config") -> Config:
+    def from_yaml(cls, text: str, source: str = "the config") -> Config:
         """Parse a YAML text; fields that are not in it have their defaults."""
         try:
             others = {PROVENANCE_KEY, EXTENSIONS_KEY}
             fields = {name: value for name, value in parse_yaml(text).items() if name not in others}
-            return cls().with_fields(fields, where)
+            return cls().with_fields(fields, source)
         except ConfigError:
             raise
         except (ValueError, OverflowError) as error:  # a number that is too large for its field, or to print
-            raise ConfigError(f"cannot parse {where}: {error}") from error
+            raise ConfigError(f"cannot parse {source}: {error}") from error
 
-    def with_fields(self, fields: Mapping[str, Any], where: str = "the config") -> Config:
+    def with_fields(self, fields: Mapping[str, Any], source: str = "the config") -> Config:
         """Return a copy with new values of some fields."""
         for name in fields:
             if name not in vars(self):
-                raise ConfigError(f"unknown field {name!r} in {where}{suggest(name, vars(self))}")
+                raise ConfigError(f"unknown field {name!r} in {source}{suggest(name, vars(self))}")
         return dataclasses.replace(
-            self, **{name: coerce_field(Config, name, value, where) for name, value in fields.items()}
+            self, **{name: coerce_field(Config, name, value, source) for name, value in fields.items()}
         )
 
     def get_result_fields(self) -> dict[str, Any]:
@@ -311,7 +311,7 @@ BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
 """Limits of fields by what an error says is expected. No comparison holds for NaN."""
 
 
-def coerce_field(owner: type, name: str, value: Any, where: str = "the config") -> Any:
+def coerce_field(owner: type, name: str, value: Any, source: str = "the config") -> Any:
     """Convert a value to the type of the owner's field, or raise a ConfigError."""
     kind = _get_types(owner)[name]
     try:
@@ -320,7 +320,7 @@ def coerce_field(owner: type, name: str, value: Any, where: str = "the config") 
         plain = isinstance(value, (str, int, float, list, tuple, dict, Path, NoneType))
         got = repr(value) if plain else describe_type(value)
         hint = ": save it to a file or folder and pass the path" if name == "data" and not plain else ""
-        raise ConfigError(f"{name} in {where} must be {_name_type(kind)}, got {got}{hint}") from None
+        raise ConfigError(f"{name} in {source} must be {_name_type(kind)}, got {got}{hint}") from None
 
 
 _get_types = lru_cache(typing.get_type_hints)

@@ -68,7 +68,7 @@ def _count_devices(config: Config) -> tuple[int, int]:
 
 
 def _make_ddp_strategy() -> Any:
-    """Running statistics are either equal on all ranks or local to each: DDP does not broadcast buffers."""
+    """Make DDP without broadcasts of buffers: running statistics are equal on all ranks, or local to each."""
     from lightning_fabric.strategies.ddp import DDPStrategy
     from torch.nn.parallel import DistributedDataParallel
 

@@ -6,8 +6,6 @@ embeddings of a chunk do not depend on other chunks. Batch norm breaks this: it 
 statistics (the running statistics are updated once per chunk, not twice).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 

@@ -3,8 +3,6 @@
 The file has no times, so that a resumed and an uninterrupted run have the same bytes.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """Optimizers, their parameter groups, and the learning rate schedule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

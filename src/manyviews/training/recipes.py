@@ -1,7 +1,5 @@
 """Recipes: named sets of hyper-parameters from the paper's appendix (docs/paper.md lists what it leaves open)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Resolve a config: fill in the fields that depend on the data, and make its task and loss."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterable

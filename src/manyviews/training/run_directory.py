@@ -35,9 +35,9 @@ from manyviews.utils import (
     check_regular,
     exclusive_lock,
     fsync_directory,
+    lock_directory,
     parse_yaml,
     read_text,
-    take_turns,
     write_atomic,
 )
 
@@ -118,7 +118,7 @@ class RunDirectory:
         new, old = (path.with_name(f".{path.name}.manyviews-{part}-{run.run_id}") for part in ("new", "old"))
         with (
             exclusive_lock(path, CONFIG_FILE) if (path / CONFIG_FILE).exists() else nullcontext(),
-            take_turns(path.parent),
+            lock_directory(path.parent),
         ):
             (new / "checkpoints").mkdir(parents=True)
             run._write_config(new)
@@ -197,7 +197,7 @@ def remove_leftovers(path: Path) -> None:
     if not path.parent.is_dir():
         return
     name = re.compile(rf"\.{re.escape(path.name)}\.manyviews-(new|old)-[0-9a-f]{{8}}")
-    with take_turns(path.parent) as is_locked:
+    with lock_directory(path.parent) as is_locked:
         for leftover in [entry for entry in path.parent.iterdir() if is_locked and name.fullmatch(entry.name)]:
             if "-old-" in leftover.name[len(path.name) :] and not path.exists():
                 leftover.rename(path)

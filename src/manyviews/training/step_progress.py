@@ -1,7 +1,5 @@
 """Progress of the steps of a training: a bar on a terminal, and lines in the log."""
 
-from __future__ import annotations
-
 from time import monotonic
 
 from manyviews.utils import FILE_ONLY, LOG_EVERY_SECONDS, format_duration, logger, start_progress_bar

@@ -3,8 +3,6 @@
 The statistics over W ranks equal those of one process with the full batch, and so do the averaged gradients.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -29,7 +29,15 @@ from manyviews.training.signals import SignalCatcher, TrainingInterrupted
 from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
 from manyviews.training.task import AnyLoss, AnyModel, TrainingTask, get_collapse_warning
-from manyviews.utils import DISK_FULL, FILE_ONLY, MALFORMED, hash_key, logger, print_stderr, warmup_cosine_lr
+from manyviews.utils import (
+    DISK_FULL_ERRNOS,
+    FILE_ONLY,
+    MALFORMED_ERRORS,
+    hash_key,
+    logger,
+    print_stderr,
+    warmup_cosine_lr,
+)
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -77,7 +85,7 @@ class Trainer:
         """
         self.run, self.task, self.fabric = run, task, fabric
         self.config = config = run.config
-        self.is_main, self.evaluate_model = fabric.is_global_zero, evaluate
+        self.is_rank_zero, self.evaluate_model = fabric.is_global_zero, evaluate
         self.steps_per_epoch = len(task.train_indices) // config.instances_per_batch
         self.total_steps = self.steps_per_epoch * config.epochs
         self.peak_lr = config.learning_rate * config.instances_per_batch / 256
@@ -94,7 +102,7 @@ class Trainer:
         self.saved_step, self.last_save_time = self.step_number, monotonic()
         self.unflushed_rows: list[dict[str, Any]] = []
         self.metrics: MetricsFile | None = None
-        if self.is_main:
+        if self.is_rank_zero:
             loggers = make_loggers(config, run.path, run.run_id, self.step_number)
             self.metrics = MetricsFile(run.path / METRICS_FILE, self.step_number, loggers)
 
@@ -131,9 +139,9 @@ class Trainer:
                             self.after_step({"step": self.step_number, "epoch": epoch, **row})
                             self.check_stop(stop)
                     self.finish()
-                if self.is_main and self.evaluate_model:
+                if self.is_rank_zero and self.evaluate_model:
                     self.evaluate(self.evaluate_model, stop.signum)
-                if self.is_main and self.saved_step < self.step_number:
+                if self.is_rank_zero and self.saved_step < self.step_number:
                     self.save()  # the disk was full at the last checkpoint; it may have space now
             except RuntimeError as error:
                 if not is_process_lost(error):
@@ -141,7 +149,7 @@ class Trainer:
                 reason = str(error).partition("\n")[0].partition(". ")[0]
                 raise ChildProcessError(
                     f"a process of this training has died ({reason}); the last checkpoint is from step "
-                    f"{self.saved_step}. {self.how_to_resume}"
+                    f"{self.saved_step}. {self.resume_hint}"
                 ) from error
 
     def iterate_batches(self, epoch: int) -> Iterator[tuple[Views, Tensor]]:
@@ -207,7 +215,7 @@ class Trainer:
         planned = self.count_planned_steps(step - 1)
         if step == planned or step % (config.monitor_every or max(1, planned // 10)) == 0:
             self.flush_metrics()
-            if self.is_main:
+            if self.is_rank_zero:
                 self.monitor(row)
         self.unflushed_rows.append(row)
         if is_last or step % config.log_every == 0:
@@ -260,7 +268,7 @@ class Trainer:
         """Save a checkpoint of everything that a step changes. All ranks have the same state, so rank 0 saves it."""
         self.flush_metrics()
         self.last_save_time = monotonic()
-        if not self.is_main:
+        if not self.is_rank_zero:
             return
         step, keep = self.step_number, self.config.keep_checkpoints
         state = {"step": step, "provenance": self.provenance}
@@ -285,7 +293,7 @@ class Trainer:
                 logger.warning(f"{self.run.path} has no checkpoint: training starts again")
             return 0
         try:
-            self._check_same(state["provenance"])
+            self._check_provenance(state["provenance"])
             for name, part in self.state_objects.items():
                 part.load_state_dict(state[name])
             step, last = state["step"], self.steps_per_epoch * max(self.epochs_before, self.config.epochs)
@@ -294,7 +302,7 @@ class Trainer:
             return step
         except ConfigError:
             raise
-        except (RuntimeError, *MALFORMED) as error:
+        except (RuntimeError, *MALFORMED_ERRORS) as error:
             raise ConfigError(f"a checkpoint in {self.run.checkpoint_dir} does not fit the model: {error!r}") from error
 
     def _extend(self) -> None:
@@ -314,7 +322,7 @@ class Trainer:
             f"the schedule of {self.total_steps} steps"
         )
 
-    def _check_same(self, saved: dict[str, Any]) -> None:
+    def _check_provenance(self, saved: dict[str, Any]) -> None:
         """Raise a ConfigError if the checkpoint's config or data would give another result."""
         fields, current = dict(saved["config"]), self.provenance
         if fields.get("epochs") in {self.epochs_before, *(e.epochs_before for e in self.run.extensions)}:
@@ -352,7 +360,7 @@ class Trainer:
             self.fabric.barrier()
             raise TrainingInterrupted(
                 f"stopped at step {self.step_number} of {self.total_steps}; the last checkpoint is from step "
-                f"{self.saved_step}. {self.how_to_resume}",
+                f"{self.saved_step}. {self.resume_hint}",
                 signum,
             )
 
@@ -363,7 +371,7 @@ class Trainer:
                 write()
                 return
             except OSError as error:
-                if error.errno not in DISK_FULL:
+                if error.errno not in DISK_FULL_ERRNOS:
                     raise
                 if is_last_attempt:
                     raise DiskFullError(error.errno, error.strerror, error.filename) from error
@@ -373,7 +381,7 @@ class Trainer:
         """Repeat a failed write until the disk has space; raise TrainingInterrupted after a signal."""
         message = (
             f"cannot write: {failure}. The result stays in memory and is written as soon as the disk has space. "
-            f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.how_to_resume}"
+            f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.resume_hint}"
         )
         logger.warning(message, extra=FILE_ONLY)
         print_stderr(message)  # even with quiet=True: the process waits
@@ -384,14 +392,14 @@ class Trainer:
                     return self.write(write)
             raise TrainingInterrupted(
                 f"stopped while the disk was full: {failure}; the last checkpoint is from step {self.saved_step}. "
-                f"{self.how_to_resume}",
+                f"{self.resume_hint}",
                 stop.signum,
             ) from failure
 
     def finish(self) -> None:
         """Save the model. The other ranks do not wait if the disk is full."""
         failure = None
-        if self.is_main:
+        if self.is_rank_zero:
             self.task.finish_model(self.model)
             try:
                 self.write(self.save_model)
@@ -408,9 +416,7 @@ class Trainer:
 
     def evaluate(self, evaluate_model: Callable[[AnyModel], Evaluation], stopped: int) -> None:
         """Evaluate and save the result, on rank 0 only: it may take longer than the timeout of the other ranks."""
-        message = (
-            f"training finished and the encoder is saved, but the evaluation was interrupted. {self.how_to_resume}"
-        )
+        message = f"training finished and the encoder is saved, but the evaluation was interrupted. {self.resume_hint}"
         if stopped:
             raise TrainingInterrupted(message, stopped)
         logger.info("training finished, evaluating")
@@ -435,7 +441,7 @@ class Trainer:
             logger.warning(f"evaluation failed: {error}")
 
     @property
-    def how_to_resume(self) -> str:
+    def resume_hint(self) -> str:
         return f"Resume with: manyviews train --resume {self.run.path}"
 
     def make_divergence_error(self, reason: str, step: int, rate: float) -> DivergedError:

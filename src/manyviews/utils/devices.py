@@ -1,7 +1,5 @@
 """Choice of the device and of the number of CPU threads."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator
@@ -26,9 +24,9 @@ def resolve_device(name: Device) -> torch.device:
     return torch.device(name)
 
 
-CGROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def choose_threads(processes: int = 1, *, small: bool = False) -> int:
@@ -39,7 +37,7 @@ def choose_threads(processes: int = 1, *, small: bool = False) -> int:
     """
     if small:
         return 1
-    values = [os.environ.get(name, "").partition(",")[0].strip() for name in VARIABLES]
+    values = [os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES]
     limits = [int(value) for value in values if value.isdigit() and int(value)]
     return min([max(1, count_cpus() // processes), *limits])
 
@@ -54,11 +52,11 @@ def read_cpu_quota() -> float:
     """Return the CPU quota of the cgroups (version 1 or 2) of this process and their parents; inf without a quota."""
     quotas, lines = [math.inf], []
     with suppress(OSError):
-        lines = MEMBERSHIP.read_text().splitlines()
+        lines = CGROUP_MEMBERSHIP.read_text().splitlines()
     for _, controllers, path in (line.split(":", 2) for line in lines):
         if controllers and "cpu" not in controllers.split(","):
             continue
-        root = CGROUPS / "cpu" if controllers else CGROUPS
+        root = CGROUP_ROOT / "cpu" if controllers else CGROUP_ROOT
         folder = root / path.lstrip("/")
         for parent in (folder, *folder.parents[: len(folder.parts) - len(root.parts)]):
             # In a container the path may be that of the host: a missing folder has no quota, like `max` or -1.

@@ -1,7 +1,5 @@
 """Crash-safe file writes and locks."""
 
-from __future__ import annotations
-
 import errno
 import glob
 import os
@@ -14,14 +12,14 @@ from typing import IO, Any
 from manyviews.utils.text import escape_surrogates
 from manyviews.utils.untrusted import open_regular
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a write that may succeed after space is freed: disk full, quota exceeded, file too large."""
 
 
-def check_writable(path: Path, endings: Collection[str], inputs: Iterable[str | Path] = ()) -> None:
-    """Raise early unless a file with one of these endings can be written to `path` and `path` is not an input."""
-    if path.suffix.lower() not in endings:
-        raise ValueError(f"the output must end in {', '.join(endings)}, got {path}")
+def check_writable(path: Path, suffixes: Collection[str], inputs: Iterable[str | Path] = ()) -> None:
+    """Raise early unless a file with one of these suffixes can be written to `path` and `path` is not an input."""
+    if path.suffix.lower() not in suffixes:
+        raise ValueError(f"the output must end in {', '.join(suffixes)}, got {path}")
     if path.is_dir():
         raise ValueError(f"cannot write {path}: it is a folder")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
@@ -80,7 +78,7 @@ def exclusive_lock(folder: Path, file: str, wait: bool = False) -> Iterator[int 
 
 
 @contextmanager
-def take_turns(folder: Path) -> Iterator[bool]:
+def lock_directory(folder: Path) -> Iterator[bool]:
     """Wait until no other process is in this context for the folder; yields False where the system has no locks."""
     try:
         handle = os.open(folder, os.O_RDONLY)

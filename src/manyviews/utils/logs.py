@@ -4,8 +4,6 @@ The library logs to `logging.getLogger("manyviews")`, which is silent by default
 records on stderr, and a training writes them to log.txt, both on rank zero only. Python warnings take the same way.
 """
 
-from __future__ import annotations
-
 import io
 import logging
 import os

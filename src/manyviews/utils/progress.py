@@ -33,25 +33,25 @@ def hide_progress() -> Iterator[None]:
         _is_hidden.reset(token)
 
 
-def start_progress_bar(what: str, total: int | None, done: int = 0) -> Progress | None:
+def start_progress_bar(description: str, total: int | None, done: int = 0) -> Progress | None:
     """Start a bar with one task; return None without a terminal or where progress is hidden."""
-    return _start_bar(what, total, done) if STDERR.isatty() and not _is_hidden.get() else None
+    return _start_bar(description, total, done) if STDERR.isatty() and not _is_hidden.get() else None
 
 
-def _start_bar(what: str, total: int | None, done: int) -> Progress:
+def _start_bar(description: str, total: int | None, done: int) -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     before, after = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[text]"))
     columns = before, BarColumn(), MofNCompleteColumn(), after, TimeRemainingColumn()
     bar = Progress(*columns, console=Console(file=STDERR), transient=True)
-    bar.add_task(what, total=total, completed=done, text="")
+    bar.add_task(description, total=total, completed=done, text="")
     bar.start()
     return bar
 
 
 def track(
-    steps: Iterable[T], what: str, total: int | None = None, amount: Callable[[T], int] = lambda _: 1
+    steps: Iterable[T], description: str, total: int | None = None, amount: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
     """Iterate over steps and show progress on stderr if they take long; nested calls show nothing.
 
@@ -75,12 +75,12 @@ def track(
                 if bar:
                     bar.update(bar.task_ids[0], completed=done)
                 elif now - started > SHOW_AFTER_SECONDS and STDERR.isatty():
-                    bar = _start_bar(what, total, done)
+                    bar = _start_bar(description, total, done)
                 elif now - last_shown > LOG_EVERY_SECONDS and not STDERR.isatty():
                     last_shown = now
                     seconds_left = 0 if total is None else (now - started) * (total / max(done, 1) - 1)
                     rest = "" if total is None else f" of {total:,}, {format_duration(seconds_left)} left"
-                    print_stderr(f"{what}: {done:,}{rest}")
+                    print_stderr(f"{description}: {done:,}{rest}")
     finally:
         if bar:
             bar.stop()

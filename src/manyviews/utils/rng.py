@@ -4,8 +4,6 @@ The key (seed, epoch, instance, view, draw) is hashed with the finalizer of Spli
 the order, the batch split, the number of workers or ranks, the device, or on resuming.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

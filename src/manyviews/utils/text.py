@@ -4,8 +4,6 @@ Bytes of a file name that are not UTF-8 are lone surrogates in Python (PEP 383).
 and read them back. Everywhere else they are written as `\xff`.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import statistics

@@ -4,8 +4,6 @@ A small file can request any amount of memory: by compression, by nested referen
 with a large shape. A reader counts every allocation before it is made, and stops before it exceeds the budget.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -31,7 +29,7 @@ MAX_YAML_NUMBER = 2**63
 """Python cannot print integers of several thousand digits."""
 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+MALFORMED_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions raised when a parsed file has values of the wrong type, shape or range."""
 
 
@@ -40,7 +38,7 @@ class BudgetError(ValueError):
 
 
 @cache
-def memory_bytes() -> int:
+def get_machine_memory() -> int:
     """Return the memory of the machine, or the limit of the cgroup or address space if it is smaller."""
     limits = []
     if hasattr(os, "sysconf"):
@@ -55,9 +53,9 @@ def memory_bytes() -> int:
     return min(limits, default=2**33)  # an assumption, where the system reports nothing
 
 
-def memory_share() -> int:
+def get_memory_limit() -> int:
     """Return the max number of bytes for one file on this machine."""
-    return int(MAX_MEMORY_SHARE * memory_bytes())
+    return int(MAX_MEMORY_SHARE * get_machine_memory())
 
 
 class Budget:
@@ -65,7 +63,7 @@ class Budget:
 
     def __init__(self, name: object, size: int) -> None:
         self.name, self.size = name, size
-        self.bytes = min(memory_share(), max(MIN_BUDGET_BYTES, MAX_EXPANSION * size))
+        self.bytes = min(get_memory_limit(), max(MIN_BUDGET_BYTES, MAX_EXPANSION * size))
         self.left = self.bytes
 
     def take(self, count: int) -> None:

@@ -1,7 +1,5 @@
 """Validation of tensors."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
