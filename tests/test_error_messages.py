@@ -63,8 +63,8 @@ def test_the_first_command_of_the_readme_works_on_a_small_folder(
     assert done.returncode == 0, output
     assert "batches have 20 instances instead of 128, the largest size that fits the data" in output
     assert "1 rank on cpu, 1 CPU thread" in output  # by OMP_NUM_THREADS
-    assert "10 trained-on instances monitored" in output
-    assert re.search("step 10, 10 trained-on instances: alignment", output)
+    assert "  10 monitored instances (trained on)\n" in output
+    assert re.search(r"step 10, 10 monitored instances \(trained on\): alignment", output)
     run = mv.Run.open(tmp_path / "runs/few-mv-dhel-4")
     assert (run.is_finished, run.config.monitor_size, run.config.batch_size) == (True, 0, 20)
     recipe = mv.get_recipe(run.path / "config.yaml")

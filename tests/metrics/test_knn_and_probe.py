@@ -84,7 +84,7 @@ def test_default_k_does_not_change_the_ranking_for_small_classes() -> None:
     index = torch.cat([(train.labels == label).nonzero()[:48, 0] for label in range(10)])
 
     def scores(k: int | None) -> list[float]:
-        pairs = [(train.modalities[name][index], test.modalities[name]) for name in ("profiles", "gradients")]
+        pairs = [(train[name].values[index], test[name].values) for name in ("profiles", "gradients")]
         return [score_knn(h, train.labels[index], queries, test.labels, digits, k)["knn"] for h, queries in pairs]
 
     assert choose_k(train.labels[index], digits) == 4

@@ -580,7 +580,7 @@ def test_labels_used_in_training_are_not_scored(gaps: str, tmp_path: Path) -> No
 
 def test_other_data_may_have_fewer_instances_than_monitor_size(gaps: str, tmp_path: Path) -> None:
     run = train(modal(gaps, monitor_size=40, epochs=1), output=tmp_path / "run", quiet=True)
-    assert "40 held-out instances: " in (run.path / "log.txt").read_text()
+    assert "40 monitored instances: " in (run.path / "log.txt").read_text()
     np.savez(tmp_path / "few.npz", **{key: array[:30] for key, array in load_arrays(gaps).items()})
     result = evaluate(
         run, data=tmp_path / "few.npz", config=EvaluationConfig(label_fractions=(), modality_subsets=False)

@@ -1,4 +1,4 @@
-"""Recipes: named sets of hyper-parameters from the paper's appendix (docs/paper.md lists what it leaves open)."""
+"""Recipes: named sets of hyper-parameters from the paper's appendix (docs/modalities.md lists what it leaves open)."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -58,8 +58,7 @@ class TrainingTask(ABC):
     @property
     def monitored(self) -> str:
         """Description of the monitored instances for the log."""
-        kind = "held-out" if self.config.monitor_size else "trained-on"
-        return f"{len(self.monitor_indices):,} {kind} instances"
+        return f"{len(self.monitor_indices):,} monitored instances{'' if self.config.monitor_size else ' (trained on)'}"
 
     def build_model(self) -> AnyModel:
         """Build the untrained model; it depends on the config, its seed and the training instances only."""

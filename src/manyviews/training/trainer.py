@@ -466,7 +466,7 @@ class Trainer:
         return [
             f"{action}: {self.run.path}",
             f"  {task.data.name}, {len(task.train_indices):,} instances{classes}, {task.description}",
-            f"  {task.monitored} monitored",
+            f"  {task.monitored}",
             f"  {config.epochs} epochs, {self.total_steps} steps of {config.instances_per_batch} instances; {machine}",
         ]
 
