@@ -201,7 +201,7 @@ def test_a_multimodal_file_with_an_odd_name_can_be_used(tmp_path: Path, capfd: p
 def test_an_untrusted_evaluation_is_printed_escaped(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     untrusted = Path(shutil.copytree(run, tmp_path / "untrusted"))
     evaluation = json.loads((untrusted / "evaluation.json").read_text())
-    evaluation["data"], evaluation["caveats"], evaluation["better_baselines"] = ODD, [ODD], [ODD]
+    evaluation["dataset"], evaluation["caveats"], evaluation["better_baselines"] = ODD, [ODD], [ODD]
     (untrusted / "evaluation.json").write_text(json.dumps(evaluation))
     assert call(capfd, "train", "--resume", untrusted).count(SHOWN) >= 3
     call(capfd, "report", untrusted, "-o", tmp_path / "r.html", "--num-workers", 0)

@@ -445,8 +445,8 @@ def test_a_checkpoint_tensor_larger_than_its_bytes_is_refused(tmp_path: Path, ca
     ("content", "message"),
     [
         ("[]", "the result must be EvaluationResult, got []"),
-        ("{}", "the result has no 'manyviews'"),
-        ('{"scores": 5}', "the result has no 'manyviews'"),
+        ("{}", "the result has no 'version'"),
+        ('{"scores": 5}', "the result has no 'version'"),
         ("[" * 10**5, "it is not JSON: maximum recursion depth exceeded"),
         *DAMAGED,
     ],

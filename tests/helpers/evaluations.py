@@ -17,9 +17,9 @@ from manyviews.evaluation.evaluation_result import (
 OVERALL = Geometry((), 0.25, -2.5, 0.75, 0.125, 12, 9.5, 16, (1.0, 0.5, 0.25))
 
 IMAGES = EvaluationResult(
-    manyviews="0.2",
+    version="0.2",
     dataset_path="/data/photos & more",
-    data="photos",
+    dataset="photos",
     split="test",
     train_instances=2500,
     test_instances=1000,
@@ -41,9 +41,9 @@ def make_subset(names: tuple[str, ...], accuracy: float, instances: int = 40) ->
 
 
 MODALITIES = EvaluationResult(
-    manyviews="0.2",
+    version="0.2",
     dataset_path="/data/talk.npz",
-    data="talk",
+    dataset="talk",
     split="valid",
     modalities=("text", "audio", "video"),
     dropped_modalities=("video",),
@@ -80,9 +80,9 @@ MODALITIES = EvaluationResult(
 )
 
 REGRESSION = EvaluationResult(
-    manyviews="0.2",
+    version="0.2",
     dataset_path="/data/mosi.npz",
-    data="mosi",
+    dataset="mosi",
     split="test",
     modalities=("text", "audio"),
     train_instances=80,
