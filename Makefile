@@ -1,4 +1,4 @@
-# Everything a contributor needs; `make` or `make help` explains.
+# Commands for contributors; `make` or `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -9,7 +9,7 @@ READY := .venv/.ready
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Make .venv with everything installed (the other commands do this themselves)
+setup: $(READY) ## Create .venv with everything installed (the other targets do this if needed)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -31,27 +31,27 @@ types: $(READY) ## Check types
 unit: $(READY) ## Run all tests, without the other checks
 	$(BIN)/pytest -n auto --dist worksteal
 
-format: $(READY) ## Put the code into our style
+format: $(READY) ## Fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## Build the documentation into site/, without a warning
+docs: $(READY) ## Build the documentation into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-serve: $(READY) ## Show the documentation, with search, at a local address
+serve: $(READY) ## Serve the documentation, with search, at a local address
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-demo: $(READY) ## Train on the photos in the package, evaluate, write a report: about two minutes on two cores
+demo: $(READY) ## Train on the bundled photos, evaluate, write a report: about two minutes on two cores
 	$(BIN)/manyviews train --output runs/demo --overwrite
 	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
 
-bench: $(READY) ## Measure speed and memory beside what one would use instead: results/benchmarks.md
+bench: $(READY) ## Measure speed and memory, compared with common alternatives: results/benchmarks.md
 	$(BIN)/python -m benchmarks
 
-dist: $(READY) ## Build wheel and sdist into dist/, and try each in an empty environment
+dist: $(READY) ## Build wheel and sdist into dist/, and test each in an empty environment
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
-	for made in dist/*.whl dist/*.tar.gz; do tests/try_package.sh $(PYTHON) $$made || exit 1; done
+	for package in dist/*.whl dist/*.tar.gz; do tests/try_package.sh $(PYTHON) $$package || exit 1; done
 
 clean: ## Remove environment, caches and builds (runs/ and results/ stay)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist site

@@ -1,1 +1,1 @@
-"""Time and memory beside what one would use instead; `python -m benchmarks --help`."""
+"""Time and memory compared with common alternatives; `python -m benchmarks --help`."""

@@ -1,9 +1,9 @@
-"""Measure everything beside what one would use instead, and write one table: benchmarks.json and benchmarks.md.
+"""Compare time and memory with common alternatives; write benchmarks.json and benchmarks.md.
 
     python -m benchmarks [losses] [views] [training] [evaluation] [--threads 2] [--output results] [--quick]
 
-Under ten minutes on two cores. Ratios are ours / theirs (less is better), of medians, of calls interleaved in one
-process; with quartiles of the rounds' ratios, and the bar that a ratio must not pass.
+All suites take under ten minutes on two cores. A ratio is cost / baseline cost (lower is better), of medians of calls
+interleaved in one process. It is reported with the quartiles of the ratios per round and its upper bound, if any.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ import torch
 
 from benchmarks.measure import Row
 
-ROOMS = ("losses", "views", "training", "evaluation")
+SUITES = ("losses", "views", "training", "evaluation")
 PACKAGES = ("manyviews", "torch", "numpy", "pillow", "pytorch-metric-learning", "lightly")
-COLUMNS = ("work", "beside", "threads", "ours", "theirs", "ratio", "quartiles", "bar")
+COLUMNS = ("workload", "baseline", "threads", "cost", "baseline cost", "ratio", "quartiles", "max ratio")
 
 
-def about() -> dict[str, Any]:
-    """Machine, versions, date."""
+def describe_environment() -> dict[str, Any]:
+    """Return date, machine, system and versions."""
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text().splitlines() if cpu.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    installed = {found.name.lower(): found.version for found in distributions()}
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    installed = {distribution.name.lower(): distribution.version for distribution in distributions()}
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": f"{names[0] if names else platform.processor()}, {platform.machine()}, {os.cpu_count()} cores",
+        "machine": f"{models[0] if models else platform.processor()}, {platform.machine()}, {os.cpu_count()} cores",
         "system": platform.system(),
         "versions": {
             "python": platform.python_version(),
@@ -46,26 +46,27 @@ def about() -> dict[str, Any]:
     }
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    spread = "" if row.low is None else f"{row.low:.3g} to {row.high:.3g}"
-    bar = "" if row.bar is None else f"{row.bar:.3g}{', missed' if row.missed else ''}"
-    amounts = (f"{amount:,.{0 if amount >= 100 else 1}f} {row.unit}" for amount in (row.ours, row.theirs))
-    return row.work, row.beside, str(row.threads), *amounts, f"{row.ratio:.3g}", spread, bar
+def format_row(row: Row) -> tuple[str, ...]:
+    quartiles = "" if row.ratio_q1 is None else f"{row.ratio_q1:.3g} to {row.ratio_q3:.3g}"
+    bound = "" if row.max_ratio is None else f"{row.max_ratio:.3g}{', exceeded' if row.exceeds_max_ratio else ''}"
+    costs = (f"{cost:,.{0 if cost >= 100 else 1}f} {row.unit}" for cost in (row.cost, row.baseline_cost))
+    return row.workload, row.baseline, str(row.threads), *costs, f"{row.ratio:.3g}", quartiles, bound
 
 
-def markdown(told: dict[str, Any], rows: list[Row], notes: list[str]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in told["versions"].items())
+def render_markdown(environment: dict[str, Any], rows: list[Row], notes: list[str]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     lines = [
         "# Benchmarks",
         "",
-        f"`make bench`, {told['date']}, on {told['machine']}, {told['system']}; {versions}.",
+        f"`make bench`, {environment['date']}, on {environment['machine']}, {environment['system']}; {versions}.",
         "",
-        "Ratios are ours / theirs (less is better), of medians of calls interleaved in one process, with quartiles of",
-        "the rounds' ratios and the bar a ratio must not pass. Objectives: forward and backward, d = 128, float32.",
+        "A ratio is cost / baseline cost (lower is better), of medians of calls interleaved in one process, with the",
+        "quartiles of the ratios per round and its upper bound, if any. Losses are measured forward and backward, with",
+        "d = 128 and float32.",
     ]
-    for room in dict.fromkeys(row.room for row in rows):
-        lines += ["", f"## {room.capitalize()}", "", f"| {' | '.join(COLUMNS)} |", "|---|---|" + "---:|" * 6]
-        lines += [f"| {' | '.join(cells(row))} |" for row in rows if row.room == room]
+    for suite in dict.fromkeys(row.suite for row in rows):
+        lines += ["", f"## {suite.capitalize()}", "", f"| {' | '.join(COLUMNS)} |", "|---|---|" + "---:|" * 6]
+        lines += [f"| {' | '.join(format_row(row))} |" for row in rows if row.suite == suite]
     if notes:
         lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join(lines) + "\n"
@@ -73,34 +74,41 @@ def markdown(told: dict[str, Any], rows: list[Row], notes: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"some of {', '.join(ROOMS)}; all if none is named")
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of torch, where it is not 1")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"some of {', '.join(SUITES)}; default: all")
+    parser.add_argument(
+        "--threads", type=int, default=min(2, os.cpu_count() or 1), help="threads of torch, except where one is used"
+    )
     parser.add_argument("--output", type=Path, default=Path("results"), help="folder for the two files")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs: numbers mean nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="use tiny sizes, to check that everything runs; ignore the numbers"
+    )
     options = parser.parse_args()
-    unknown = set(options.rooms) - set(ROOMS)
+    unknown = set(options.suites) - set(SUITES)
     if unknown:
-        parser.error(f"no benchmarks of {', '.join(sorted(unknown))}: there are {', '.join(ROOMS)}")
+        parser.error(f"unknown suites: {', '.join(sorted(unknown))}; choose from {', '.join(SUITES)}")
     if options.threads < 1:
         parser.error(f"--threads must be >= 1, got {options.threads}")
     torch.set_num_threads(options.threads)
     rows, notes, start = [], [], time.perf_counter()
-    for room in options.rooms or ROOMS:
-        for found in import_module(f"benchmarks.{room}").measure(options.quick):
-            if isinstance(found, str):
-                notes.append(found)
-                print(found)
+    for suite in options.suites or SUITES:
+        for result in import_module(f"benchmarks.{suite}").measure(options.quick):
+            if isinstance(result, str):
+                notes.append(result)
+                print(result)
                 continue
-            row = replace(found, bar=None) if options.quick else found
+            row = replace(result, max_ratio=None) if options.quick else result
             rows.append(row)
-            print(f"{row.ratio:8.3g}  {row.work} / {row.beside}{'  MISSED' if row.missed else ''}", flush=True)
-    told = about()
+            print(
+                f"{row.ratio:8.3g}  {row.workload} / {row.baseline}{'  EXCEEDED' if row.exceeds_max_ratio else ''}",
+                flush=True,
+            )
+    environment = describe_environment()
     options.output.mkdir(parents=True, exist_ok=True)
-    everything = {**told, "quick": options.quick, "rows": [asdict(row) for row in rows], "notes": notes}
-    (options.output / "benchmarks.json").write_text(json.dumps(everything, indent=1) + "\n")
-    (options.output / "benchmarks.md").write_text(markdown(told, rows, notes))
-    missed = sum(row.missed for row in rows)
-    print(f"{missed or 'no'} bars missed; {time.perf_counter() - start:.0f} s; see {options.output}/benchmarks.md")
+    content = {**environment, "quick": options.quick, "rows": [asdict(row) for row in rows], "notes": notes}
+    (options.output / "benchmarks.json").write_text(json.dumps(content, indent=1) + "\n")
+    (options.output / "benchmarks.md").write_text(render_markdown(environment, rows, notes))
+    exceeded, seconds = sum(row.exceeds_max_ratio for row in rows), time.perf_counter() - start
+    print(f"max ratio exceeded in {exceeded} rows; {seconds:.0f} s; wrote {options.output}/benchmarks.md")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Objectives, forward and backward, at d = 128 in float32.
+"""Losses, forward and backward, at d = 128 in float32.
 
-Beside dense autograd of the same equation; three bare products of as many rows (Z Z^T, S Z, S^T Z), which is what a
-naive backward pass multiplies; the loop over pairs of views that most code has; and public libraries, if installed.
-Whoever is compared gives the same value first.
+The baselines are dense autograd of the same equation; three bare products of as many rows (Z Z^T, S Z, S^T Z), which a
+naive backward pass multiplies; the common loop over pairs of views; and public libraries, if installed. The loop and
+the libraries must return the same value as manyviews before they are timed.
 """
 
 from __future__ import annotations
@@ -14,138 +14,161 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from benchmarks.measure import Row, high_water, in_new_process, interleaved, timed, weighed
+from benchmarks.measure import (
+    Row,
+    make_memory_row,
+    make_time_row,
+    read_peak_memory,
+    run_in_new_process,
+    time_interleaved,
+)
 from manyviews.losses import get_loss
 
 D = 128
 SIZES = ((256, 2), (256, 4), (1024, 4), (2048, 4))
-OBJECTIVES = ("mv-infonce", "pvc", "mv-dhel")
-LARGE = 4096
-"""Rows from which the bars stand; below, dense autograd must not be faster."""
-NOISE = 1.03
-"""A ratio of medians that should be 1 comes out as high as this on a shared machine."""
-Loss = Callable[[Tensor], Tensor]
+LOSS_NAMES = ("mv-infonce", "pvc", "mv-dhel")
+IMPLEMENTATIONS = ("auto", "dense")
+LARGE_EMBEDDINGS = 4096
+"""Batches of at least this many embeddings have strict bounds; smaller ones must only not be slower than dense."""
+NOISE_RATIO = 1.03
+"""Largest ratio of medians that noise of a shared machine produces where the true ratio is 1."""
+LossFunction = Callable[[Tensor], Tensor]
 
 
 def measure(quick: bool) -> Iterator[Row | str]:
     for size in ((64, 4),) if quick else SIZES:
-        yield from beside_dense(*size, seconds=0.1 if quick else 8.0)
-    yield from beside_others(quick)
-    yield from memory((256, 512) if quick else (2048, 8192), OBJECTIVES[:1] if quick else OBJECTIVES)
+        yield from compare_with_dense(*size, seconds=0.1 if quick else 8.0)
+    yield from compare_with_alternatives(quick)
+    yield from measure_memory((256, 512) if quick else (2048, 8192), LOSS_NAMES[:1] if quick else LOSS_NAMES)
 
 
-def gradient(loss: Loss, z: Tensor) -> Callable[[], object]:
-    return lambda: torch.autograd.grad(loss(z), z)
+def make_gradient_function(loss_fn: LossFunction, z: Tensor) -> Callable[[], object]:
+    return lambda: torch.autograd.grad(loss_fn(z), z)
 
 
-def embeddings(instances: int, views: int) -> Tensor:
+def make_embeddings(instances: int, views: int) -> Tensor:
     return torch.randn(instances, views, D, generator=torch.Generator().manual_seed(0), requires_grad=True)
 
 
-def bare_products(z: Tensor) -> Callable[[], object]:
+def make_product_function(z: Tensor) -> Callable[[], object]:
     rows = z.detach().flatten(0, 1)
 
-    def three() -> None:
+    def multiply_three_times() -> None:
         s = rows @ rows.T
         s @ rows
         s.T @ rows
 
-    return three
+    return multiply_three_times
 
 
-def beside_dense(M: int, N: int, seconds: float) -> Iterator[Row]:
-    z, size, large = embeddings(M, N), f"{M:,} x {N}", M * N >= LARGE
-    work = {(name, how): gradient(get_loss(name, implementation=how), z) for name in OBJECTIVES for how in HOW}
-    work["bare", ""] = bare_products(z)
-    took = interleaved(work, seconds)
-    for name in OBJECTIVES:
-        ours, cheap = took[name, "auto"], name == "mv-dhel"
-        bar = 1 / 2.5 if large and not cheap else NOISE
-        yield timed("losses", f"`{name}`, {size}", "dense autograd", ours, took[name, "dense"], bar=bar)
-        bar = (0.35 if cheap else 0.95) if large and torch.get_num_threads() == 2 else None
-        yield timed("losses", f"`{name}`, {size}", "three bare products", ours, took["bare", ""], bar=bar)
-    # Beside each other without the dense ones between them, which leave nothing of ours in the cache.
-    same = gradient(get_loss("mv-infonce", same_view_negatives=True), z)  # it reads the energies that PVC reads
-    took = interleaved({**{name: work[name, "auto"] for name in OBJECTIVES}, "same view": same}, seconds / 2)
-    bar = 0.5 if large else None
-    yield timed("losses", f"`mv-dhel`, {size}", "`mv-infonce`", took["mv-dhel"], took["mv-infonce"], bar=bar)
-    bar = 1.1 if large else None
-    yield timed("losses", f"`pvc`, {size}", "`mv-infonce`, same negatives", took["pvc"], took["same view"], bar=bar)
+def compare_with_dense(M: int, N: int, seconds: float) -> Iterator[Row]:
+    z, size, is_large = make_embeddings(M, N), f"{M:,} x {N}", M * N >= LARGE_EMBEDDINGS
+    functions = {
+        (name, implementation): make_gradient_function(get_loss(name, implementation=implementation), z)
+        for name in LOSS_NAMES
+        for implementation in IMPLEMENTATIONS
+    }
+    functions["products", ""] = make_product_function(z)
+    times = time_interleaved(functions, seconds)
+    for name in LOSS_NAMES:
+        workload, tiled, is_cheap = f"`{name}`, {size}", times[name, "auto"], name == "mv-dhel"
+        max_ratio = 1 / 2.5 if is_large and not is_cheap else NOISE_RATIO
+        yield make_time_row("losses", workload, "dense autograd", tiled, times[name, "dense"], max_ratio=max_ratio)
+        bound = (0.35 if is_cheap else 0.95) if is_large and torch.get_num_threads() == 2 else None
+        yield make_time_row("losses", workload, "three bare products", tiled, times["products", ""], max_ratio=bound)
+    yield from compare_losses(z, {name: functions[name, "auto"] for name in LOSS_NAMES}, size, is_large, seconds / 2)
 
 
-HOW = ("auto", "dense")
+def compare_losses(
+    z: Tensor, functions: dict[str, Callable[[], object]], size: str, is_large: bool, seconds: float
+) -> Iterator[Row]:
+    """Compare the losses with each other, without dense ones in between, which would evict the cache."""
+    same_energies = get_loss("mv-infonce", same_view_negatives=True)  # it reads the energies that PVC reads
+    times = time_interleaved({**functions, "same energies": make_gradient_function(same_energies, z)}, seconds)
+    infonce, max_ratio = times["mv-infonce"], 0.5 if is_large else None
+    yield make_time_row("losses", f"`mv-dhel`, {size}", "`mv-infonce`", times["mv-dhel"], infonce, max_ratio=max_ratio)
+    baseline, max_ratio = "`mv-infonce`, same negatives", 1.1 if is_large else None
+    yield make_time_row("losses", f"`pvc`, {size}", baseline, times["pvc"], times["same energies"], max_ratio=max_ratio)
 
 
-def loop_over_pairs() -> Loss:
-    """NT-Xent of each pair of views, as it is written for two views everywhere, averaged."""
+def make_pair_loop() -> LossFunction:
+    """NT-Xent of each pair of views, in its usual form for two views, averaged."""
 
-    def loss(z: Tensor) -> Tensor:
+    def compute_loss(z: Tensor) -> Tensor:
         losses = []
-        for one, two in combinations(normalize(z, dim=2).unbind(1), 2):
-            rows = torch.cat([one, two])
+        for first, second in combinations(normalize(z, dim=2).unbind(1), 2):
+            rows = torch.cat([first, second])
             logits = (rows @ rows.T / 0.5).fill_diagonal_(-torch.inf)
-            losses.append(cross_entropy(logits, torch.arange(len(rows), device=z.device).roll(len(one))))
+            losses.append(cross_entropy(logits, torch.arange(len(rows), device=z.device).roll(len(first))))
         return torch.stack(losses).mean()
 
-    return loss
+    return compute_loss
 
 
-def pytorch_metric_learning() -> Loss:
+def make_pytorch_metric_learning() -> LossFunction:
     from pytorch_metric_learning.losses import NTXentLoss
 
-    loss = NTXentLoss(temperature=0.5)
-    return lambda z: loss(z.flatten(0, 1), torch.arange(len(z)).repeat_interleave(z.shape[1]))
+    loss_fn = NTXentLoss(temperature=0.5)
+    return lambda z: loss_fn(z.flatten(0, 1), torch.arange(len(z)).repeat_interleave(z.shape[1]))
 
 
-def lightly() -> Loss:
+def make_lightly() -> LossFunction:
     from lightly.loss import NTXentLoss
 
-    loss = NTXentLoss(temperature=0.5)
-    return lambda z: loss(*z.unbind(1))
+    loss_fn = NTXentLoss(temperature=0.5)
+    return lambda z: loss_fn(*z.unbind(1))
 
 
-OTHERS: tuple[tuple[str, Callable[[], Loss], str, tuple[tuple[int, int], ...]], ...] = (
-    ("a loop over pairs of views", loop_over_pairs, "pwe-ntxent", ((512, 2), (256, 4), (1024, 4))),
-    ("lightly's NTXentLoss", lightly, "ntxent", ((512, 2),)),
-    # Its memory grows with the third power of the rows.
-    ("pytorch-metric-learning's NTXentLoss", pytorch_metric_learning, "pvc", ((128, 2), (64, 4))),
+ALTERNATIVES: tuple[tuple[str, Callable[[], LossFunction], str, tuple[tuple[int, int], ...]], ...] = (
+    ("a loop over pairs of views", make_pair_loop, "pwe-ntxent", ((512, 2), (256, 4), (1024, 4))),
+    ("lightly's NTXentLoss", make_lightly, "ntxent", ((512, 2),)),
+    # Its memory grows with the third power of the number of embeddings.
+    ("pytorch-metric-learning's NTXentLoss", make_pytorch_metric_learning, "pvc", ((128, 2), (64, 4))),
 )
-"""What else there is, which objective it is, and sizes at which it runs."""
+"""Alternatives, the loss that each one computes, and feasible sizes."""
 
 
-def beside_others(quick: bool) -> Iterator[Row | str]:
-    for name, make, objective, sizes in OTHERS:
+def compare_with_alternatives(quick: bool) -> Iterator[Row | str]:
+    for baseline, make, name, sizes in ALTERNATIVES:
         try:
-            theirs = make()
-        except (ImportError, RuntimeError) as error:  # a torchvision made for another torch raises the latter
-            yield f"{name}: not measured ({error})"
+            alternative = make()
+        except (ImportError, RuntimeError) as error:  # a torchvision built for another torch raises the latter
+            yield f"{baseline}: not measured ({error})"
             continue
         for M, N in sizes[:1] if quick else sizes:
-            z, ours = embeddings(M, N), get_loss(objective)
-            torch.testing.assert_close(ours(z), theirs(z))
-            took = interleaved({"ours": gradient(ours, z), "theirs": gradient(theirs, z)}, 0.1 if quick else 4.0)
-            yield timed("losses", f"`{objective}`, {M:,} x {N}", name, took["ours"], took["theirs"])
+            z, loss_fn = make_embeddings(M, N), get_loss(name)
+            torch.testing.assert_close(loss_fn(z), alternative(z))
+            functions = {
+                "manyviews": make_gradient_function(loss_fn, z),
+                "alternative": make_gradient_function(alternative, z),
+            }
+            times = time_interleaved(functions, 0.1 if quick else 4.0)
+            workload = f"`{name}`, {M:,} x {N}"
+            yield make_time_row("losses", workload, baseline, times["manyviews"], times["alternative"])
 
 
-def grown(name: str, instances: int, how: str, threads: int) -> float:
-    """MB by which one forward and backward pass raises the peak of this process, N = 4."""
+def measure_peak_increase(name: str, instances: int, implementation: str, threads: int) -> float:
+    """MB by which one forward and backward pass raises the peak memory of this process, N = 4."""
     torch.set_num_threads(threads)
-    objective = get_loss(name, implementation=how)
-    gradient(objective, embeddings(64, 4))()
-    z = embeddings(instances, 4)
-    before = high_water()
-    gradient(objective, z)()
-    return high_water() - before
+    loss_fn = get_loss(name, implementation=implementation)
+    make_gradient_function(loss_fn, make_embeddings(64, 4))()
+    z = make_embeddings(instances, 4)
+    before = read_peak_memory()
+    make_gradient_function(loss_fn, z)()
+    return read_peak_memory() - before
 
 
-def memory(instances: tuple[int, int], names: tuple[str, ...]) -> Iterator[Row]:
-    small, large = instances
+def measure_memory(instances: tuple[int, int], names: tuple[str, ...]) -> Iterator[Row]:
+    (small, large), threads = instances, torch.get_num_threads()
     for name in names:
-        ours, dense = (in_new_process(grown, name, small, how, torch.get_num_threads()) for how in HOW)
-        yield weighed("losses", f"memory of `{name}`, {small:,} x 4", "dense autograd", ours, dense, bar=0.5)
-    for name in names:
-        ours = in_new_process(grown, name, large, "auto", torch.get_num_threads())
-        matrix = (4 * large) ** 2 * 4 / 2**20
-        yield weighed(
-            "losses", f"memory of `{name}`, {large:,} x 4", "one MN x MN matrix, reckoned", ours, matrix, bar=0.0625
+        tiled, dense = (
+            run_in_new_process(measure_peak_increase, name, small, implementation, threads)
+            for implementation in IMPLEMENTATIONS
         )
+        workload = f"memory of `{name}`, {small:,} x 4"
+        yield make_memory_row("losses", workload, "dense autograd", tiled, dense, max_ratio=0.5)
+    for name in names:
+        tiled = run_in_new_process(measure_peak_increase, name, large, "auto", threads)
+        matrix = (4 * large) ** 2 * 4 / 2**20
+        workload = f"memory of `{name}`, {large:,} x 4"
+        yield make_memory_row("losses", workload, "one MN x MN matrix, computed", tiled, matrix, max_ratio=0.0625)

@@ -1,7 +1,7 @@
-"""What training costs beyond the encoder: time of a step, gradient caching, two ranks.
+"""Cost of training in addition to the encoder: time of a step, gradient caching, two ranks.
 
-A step is everything the loop does for one batch (drawing views, embedding, objective, optimiser, writing), beside the
-encoder's bare forward and backward on the same tensor.
+A step is everything the loop does for one batch: making views, embedding, loss, optimizer, logging. Its baseline is
+only the encoder's forward and backward pass on the same tensor.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
-from benchmarks.losses import D, embeddings, gradient
-from benchmarks.measure import Row, high_water, in_new_process, interleaved, timed, weighed
+from benchmarks.losses import D, make_embeddings, make_gradient_function
+from benchmarks.measure import (
+    Row,
+    make_memory_row,
+    make_time_row,
+    read_peak_memory,
+    run_in_new_process,
+    time_interleaved,
+)
 from manyviews.data import load_dataset
 from manyviews.losses import get_loss
 from manyviews.runs import Run
@@ -38,101 +45,108 @@ BASE = Config(
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    size = 16 if quick else 128
-    yield from time_of_a_step(size, seconds=0.1 if quick else 30.0)
+    yield from measure_step_time(16 if quick else 128, seconds=0.1 if quick else 30.0)
     for instances in (32,) if quick else (256, 512):
-        piece = instances // 2 if quick else 32
-        ours, whole = (in_new_process(step_memory, part, instances) for part in (piece, None))
-        work = f"memory of a step, `--grad-cache-chunk {piece}`, {instances} instances"
-        yield weighed("training", work, "the whole batch at once", ours, whole)
-    yield from two_ranks(64 if quick else 2048, seconds=0.1 if quick else 15.0)
+        chunk = instances // 2 if quick else 32
+        cached, full = (run_in_new_process(measure_step_memory, size, instances) for size in (chunk, None))
+        workload = f"memory of a step, `--grad-cache-chunk {chunk}`, {instances} instances"
+        yield make_memory_row("training", workload, "the full batch at once", cached, full)
+    yield from measure_two_ranks(64 if quick else 2048, seconds=0.1 if quick else 15.0)
 
 
-def training_of(config: Config, folder: str) -> Trainer:
-    photos = load_dataset("photos")
-    task = resolve_task(config, photos, 1)
+def build_trainer(config: Config, folder: str) -> Trainer:
+    task = resolve_task(config, load_dataset("photos"), 1)
     run = Run.create(Path(folder) / "run", task.config, overwrite=True)
     return Trainer(run, task, task.build_model(), build_loss(task.config), create_fabric(config))
 
 
-def whole_step(training: Trainer) -> Callable[[], None]:
-    """One round of the loop at each call."""
+def make_step_function(trainer: Trainer) -> Callable[[], None]:
+    """A function that does one step of the training loop at each call."""
 
-    def stream() -> Iterator[None]:
-        for epoch in range(training.config.epochs):
-            for views, index in training.iterate_batches(epoch):
-                row = training.step(views, index)
-                training.step_number += 1
-                training.after_step({"step": training.step_number, "epoch": epoch, **row})
+    def iterate_steps() -> Iterator[None]:
+        for epoch in range(trainer.config.epochs):
+            for views, index in trainer.iterate_batches(epoch):
+                metrics = trainer.step(views, index)
+                trainer.step_number += 1
+                trainer.after_step({"step": trainer.step_number, "epoch": epoch, **metrics})
                 yield
 
-    training.progress = StepProgress(training.total_steps, 0)
-    steps = stream()
+    trainer.progress = StepProgress(trainer.total_steps, 0)
+    steps = iterate_steps()
     return lambda: next(steps)
 
 
-def bare_step(training: Trainer) -> Callable[[], None]:
-    encoder = training.task.build_model().encoder
-    tensor = next(training.iterate_batches(0))[0].flatten(0, 1)
+def make_encoder_function(trainer: Trainer) -> Callable[[], None]:
+    """A function that does only the encoder's forward and backward pass at each call."""
+    encoder = trainer.task.build_model().encoder
+    images = next(trainer.iterate_batches(0))[0].flatten(0, 1)
 
     def step() -> None:
-        encoder(tensor).sum().backward()
+        encoder(images).sum().backward()
         encoder.zero_grad()
 
     return step
 
 
-def time_of_a_step(size: int, seconds: float) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as plain, tempfile.TemporaryDirectory() as cached:
-        training = training_of(replace(BASE, batch_size=size), plain)
-        pieces = training_of(replace(BASE, batch_size=size, grad_cache_chunk=size // 4), cached)
-        work = {"bare": bare_step(training), "whole": whole_step(training), "cached": whole_step(pieces)}
-        took = interleaved(work, seconds)
-    name = f"a whole step, {size} instances, 4 views at 32"
-    yield timed("training", name, "encoder's bare forward and backward", took["whole"], took["bare"], bar=1.15)
-    name = f"a step with `--grad-cache-chunk {size // 4}`"
-    yield timed("training", name, "a step without", took["cached"], took["whole"])
+def measure_step_time(instances: int, seconds: float) -> Iterator[Row]:
+    chunk = instances // 4
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cached_folder:
+        trainer = build_trainer(replace(BASE, batch_size=instances), folder)
+        cached_trainer = build_trainer(replace(BASE, batch_size=instances, grad_cache_chunk=chunk), cached_folder)
+        functions = {
+            "encoder": make_encoder_function(trainer),
+            "full": make_step_function(trainer),
+            "cached": make_step_function(cached_trainer),
+        }
+        times = time_interleaved(functions, seconds)
+    workload, baseline = f"a full step, {instances} instances, 4 views at 32", "encoder's bare forward and backward"
+    yield make_time_row("training", workload, baseline, times["full"], times["encoder"], max_ratio=1.15)
+    workload = f"a step with `--grad-cache-chunk {chunk}`"
+    yield make_time_row("training", workload, "a step without", times["cached"], times["full"])
 
 
-def step_memory(micro_batch: int | None, batch_size: int) -> float:
-    """Megabytes that one step adds to the peak of this process."""
+def measure_step_memory(grad_cache_chunk: int | None, batch_size: int) -> float:
+    """MB that one step adds to the peak memory of this process."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        training = training_of(replace(BASE, batch_size=batch_size, grad_cache_chunk=micro_batch), folder)
-        views, index = next(training.iterate_batches(0))
-        before = high_water()
-        training.step(views, index)
-        return high_water() - before
+        config = replace(BASE, batch_size=batch_size, grad_cache_chunk=grad_cache_chunk)
+        trainer = build_trainer(config, folder)
+        views, index = next(trainer.iterate_batches(0))
+        before = read_peak_memory()
+        trainer.step(views, index)
+        return read_peak_memory() - before
 
 
-def two_ranks(instances: int, seconds: float) -> Iterator[Row]:
-    """An objective of the whole batch, shared by two ranks, beside one rank that does all of it; a thread each."""
+def measure_two_ranks(instances: int, seconds: float) -> Iterator[Row]:
+    """Compare the loss of a batch shared by two ranks with one rank that computes all of it; one thread per rank."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        answers: Queue[dict[str, dict[str, list[float]]]] = context.Queue()
-        ranks = [context.Process(target=rank, args=(r, folder, instances, seconds, answers)) for r in (0, 1)]
+        results: Queue[dict[str, dict[str, list[float]]]] = context.Queue()
+        ranks = [context.Process(target=run_rank, args=(r, folder, instances, seconds, results)) for r in (0, 1)]
         for process in ranks:
             process.start()
-        took = answers.get(timeout=120 + 3 * seconds)
+        times = results.get(timeout=120 + 3 * seconds)
         for process in ranks:
             process.join()
-    for name, times in took.items():
-        work = f"`{name}`, {instances:,} x 4 on two ranks"
-        row = timed("training", work, "one rank, all of it", times["shared"], times["alone"])
+    for name, seconds_by_mode in times.items():
+        workload, baseline = f"`{name}`, {instances:,} x 4 on two ranks", "the full batch on one rank"
+        row = make_time_row("training", workload, baseline, seconds_by_mode["shared"], seconds_by_mode["alone"])
         yield replace(row, threads=1)
 
 
-def rank(number: int, folder: str, instances: int, seconds: float, answers: Queue[object]) -> None:
+def run_rank(rank: int, folder: str, instances: int, seconds: float, results: Queue[object]) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=60), world_size=2, rank=number)
-    took = {}
+    dist.init_process_group("gloo", f"file://{folder}/rendezvous", timedelta(seconds=60), world_size=2, rank=rank)
+    times = {}
     for name in ("mv-infonce", "mv-dhel"):
-        whole, half = embeddings(instances, 4), torch.randn(instances // 2, 4, D, requires_grad=True)
-        alone = gradient(get_loss(name, gather_distributed=False), whole)
-        # As many rounds on both ranks: they wait for each other.
-        work = {"alone": alone, "shared": gradient(get_loss(name), half)}
-        took[name] = interleaved(work, 0.0, rounds=max(5, int(seconds)))
-    if number == 0:
-        answers.put(took)
+        full, half = make_embeddings(instances, 4), torch.randn(instances // 2, 4, D, requires_grad=True)
+        functions = {
+            "alone": make_gradient_function(get_loss(name, gather_distributed=False), full),
+            "shared": make_gradient_function(get_loss(name), half),
+        }
+        # A fixed number of rounds, because the ranks wait for each other.
+        times[name] = time_interleaved(functions, 0.0, min_rounds=max(5, int(seconds)))
+    if rank == 0:
+        results.put(times)
     dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: a generated page for each loss, and equations as MathML."""
+"""MkDocs hooks: generate a page for each loss, and render equations as MathML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from manyviews.losses import LOSSES, MultiViewLoss, check_principles
 
 torch.set_num_threads(1)
 
-WORDS = yaml.safe_load((Path(__file__).parent / "losses.yaml").read_text())
+LOSS_PAGES = yaml.safe_load((Path(__file__).parent / "losses.yaml").read_text())
 """Title, equation in LaTeX, recommended use and paper of each loss, by name."""
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -28,7 +28,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     assert config.nav is not None
     for part in config.nav:
         if "Losses" in part:
-            part["Losses"] = [{words["title"]: f"losses/{name}.md"} for name, words in WORDS.items()]
+            part["Losses"] = [{entry["title"]: f"losses/{name}.md"} for name, entry in LOSS_PAGES.items()]
     return config
 
 
@@ -52,7 +52,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def make_losses_table() -> str:
     lines = ["| loss | inner products | P1 | P2 | P3, terms | coupling |", "|---|---|---|---|---|---|"]
-    for name in WORDS:
+    for name in LOSS_PAGES:
         loss = LOSSES[name]()
         report, marks = check_principles(loss), {True: "yes", False: "no"}
         principles = f"{marks[report.simultaneous_alignment]} | {marks[report.accurate_energy]} | {report.terms}"
@@ -62,16 +62,16 @@ def make_losses_table() -> str:
 
 def make_loss_page(name: str) -> str:
     """The page of a loss in Markdown, from losses.yaml and the code."""
-    words, loss = WORDS[name], LOSSES[name]()
+    entry, loss = LOSS_PAGES[name], LOSSES[name]()
     views = int(min(4, loss.max_views))
     report = check_principles(loss, views=views)
     marks = {True: "holds", False: "does not hold"}
     arguments = "z, labels=torch.arange(64) % 10" if name == "supcon" else "z"
-    return f"""# {words["title"]}
+    return f"""# {entry["title"]}
 
-{words["when"].strip()}
+{entry["when"].strip()}
 
-{format_equations(words)}
+{format_equations(entry)}
 
 In code, in terms of the [positives P and energies A](../inside.md#p-and-a): `{loss.equation}`
 
@@ -91,8 +91,8 @@ loss_fn({arguments}).backward()
 | P1, all views aligned at once | {marks[report.simultaneous_alignment]} |
 | P2, energy of a complete configuration | {marks[report.accurate_energy]} |
 | P3, terms of an instance at {views} views | {report.terms} |
-| coupling of alignment to uniformity | {report.coupling} |
-| reference | {words["paper"]} |
+| coupling of alignment and uniformity | {report.coupling} |
+| reference | {entry["paper"]} |
 
 The principles are [measured](../paper.md#how-the-principles-are-measured) by differentiating the loss.
 
@@ -107,8 +107,8 @@ common to all losses are described in [`MultiViewLoss`](../api/losses.md#manyvie
 """
 
 
-def format_equations(words: dict[str, Any]) -> str:
-    return "\n\n".join(f"$$\n{line.strip()}\n$$" for line in (words["equation"], *words.get("where", ())))
+def format_equations(entry: dict[str, Any]) -> str:
+    return "\n\n".join(f"$$\n{line.strip()}\n$$" for line in (entry["equation"], *entry.get("where", ())))
 
 
 def format_defaults(loss: MultiViewLoss) -> str:

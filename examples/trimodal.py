@@ -27,7 +27,7 @@ rng, arrays = np.random.default_rng(0), {}
 for split, part in mv.load_dataset("digits").splits.items():
     arrays[f"{split}/label"] = part.labels.numpy()
     for name in NAMES:
-        arrays[f"{split}/{name}"] = part.modalities[name].numpy().copy()
+        arrays[f"{split}/{name}"] = part.modalities[name].values.numpy().copy()
 missing = rng.random((len(arrays["train/label"]), len(NAMES))) < options.missing_rate
 missing[missing.all(1), 0] = False  # every instance keeps at least one modality
 for column, name in enumerate(NAMES):

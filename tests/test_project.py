@@ -107,10 +107,10 @@ def test_benchmarks_run_and_write_one_table(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "--quick", "--threads", "1", "--output", str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "benchmarks.json").read_text())
-    assert {row["room"] for row in found["rows"]} == {"losses", "views", "training", "evaluation"}
-    for row in found["rows"]:
-        assert row["ratio"] == pytest.approx(row["ours"] / row["theirs"])
-    assert {"pytorch-metric-learning", "lightly", "torch"} <= set(found["versions"])
+    results = json.loads((tmp_path / "benchmarks.json").read_text())
+    assert {row["suite"] for row in results["rows"]} == {"losses", "views", "training", "evaluation"}
+    for row in results["rows"]:
+        assert row["ratio"] == pytest.approx(row["cost"] / row["baseline_cost"])
+    assert {"pytorch-metric-learning", "lightly", "torch"} <= set(results["versions"])
     text = (tmp_path / "benchmarks.md").read_text()
-    assert all(f"| {row['work']} | {row['beside']} |" in text for row in found["rows"])
+    assert all(f"| {row['workload']} | {row['baseline']} |" in text for row in results["rows"])
