@@ -104,7 +104,7 @@ def test_a_run_finds_its_data_and_resumes(run: Path, root: Path, tmp_path: Path,
     assert not RAW.search(log)
     output = call(capfd, "evaluate", again)
     assert f"data{SHOWN}: " in output
-    assert load_evaluation(again).data == escape_surrogates(f"data{ODD}")
+    assert load_evaluation(again).dataset == escape_surrogates(f"data{ODD}")
     call(capfd, "train", "--resume", again, "--help")  # the help shows the path of the data as a default
 
 

@@ -158,7 +158,7 @@ def test_content_of_run_files_is_escaped(modal_run: Path, tmp_path: Path) -> Non
     run = tmp_path / "<script>alert(1)<" / "script>"
     run.parent.mkdir()
     lists = {name: [] for name in ("subsets", "retrieval")}
-    copy_run(modal_run, run, data=EVIL, scores={}, skipped_reason=EVIL, modalities=[EVIL, "audio", "video"], **lists)
+    copy_run(modal_run, run, dataset=EVIL, scores={}, skipped_reason=EVIL, modalities=[EVIL, "audio", "video"], **lists)
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("commit: ", f"{json.dumps(EVIL)}: {json.dumps(EVIL)}\n  commit: "))
     with (run / "log.txt").open("a") as log:
