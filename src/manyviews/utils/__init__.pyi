@@ -9,6 +9,7 @@ from manyviews.utils.io import exclusive_lock as exclusive_lock
 from manyviews.utils.io import fsync_directory as fsync_directory
 from manyviews.utils.io import lock_directory as lock_directory
 from manyviews.utils.io import write_atomic as write_atomic
+from manyviews.utils.lazy import attach_stub as attach_stub
 from manyviews.utils.logs import FILE_ONLY as FILE_ONLY
 from manyviews.utils.logs import ConsoleHandler as ConsoleHandler
 from manyviews.utils.logs import LogEntry as LogEntry
