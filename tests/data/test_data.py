@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing import active_children
 from pathlib import Path
 from typing import ClassVar
 
@@ -45,6 +46,7 @@ from manyviews.loading import ViewLoader, list_epoch_batches
 from manyviews.training import RECIPES, Config, with_absolute_paths
 from manyviews.transforms import MultiCrop, SimCLRTransform
 from manyviews.utils import untrusted
+from tests.helpers.tiny_run import folder_of_images
 
 REAL_CIFAR = Path(os.environ.get("MANYVIEWS_TEST_CIFAR", "nowhere"))
 
@@ -766,6 +768,19 @@ def test_views_of_images_on_disk_do_not_depend_on_num_workers(tmp_path: Path, nu
     for views, index in batches:
         expected = transform([images[int(i)] for i in index], views=3, seed=4, epoch=1, index=index)
         assert torch.equal(views, expected)
+
+
+def test_workers_live_as_long_as_their_loader_and_send_whole_batches(tmp_path: Path) -> None:
+    images = load_dataset(folder_of_images(tmp_path, count=12))["train"].images
+    loader, workers, before = ViewLoader(images, SimCLRTransform(8), views=2, num_workers=2), [], active_children()
+    for epoch in range(2):
+        batches = list(loader(epoch, list_epoch_batches(len(images), 4, seed=0, epoch=epoch)))
+        assert [len(index) for _, index in batches] == [4, 4, 4]
+        workers.append({process.pid for process in active_children() if process not in before})
+    assert len(workers[0]) == 2
+    assert workers[0] == workers[1]
+    crops, index, _ = loader._loader.dataset[0, torch.tensor([3, 1])]  # what one message has
+    assert (tuple(crops[0].shape), index.tolist()) == ((2, 2, 3, 8, 8), [3, 1])
 
 
 def test_multi_crop_of_images_on_disk_and_in_memory(tmp_path: Path) -> None:

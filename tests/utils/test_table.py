@@ -96,3 +96,16 @@ def test_a_table_without_rows_has_a_header() -> None:
     table = Table("Nothing", ("a", "b"), ())
     assert table.to_markdown().splitlines()[2:] == ["| a | b |", "|---|---|"]
     assert table.to_csv() == "a,b\n"
+
+
+def test_headings_are_broken_after_commas_only_if_the_table_is_too_wide(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    table = Table.from_texts("", ("name", "one probe, mean imputation", "one probe, shared space"), [("a", "1", "2")])
+    for columns, lines in (("100", ["one probe, mean imputation"]), ("45", ["one probe,", "mean imputation"])):
+        monkeypatch.setenv("COLUMNS", columns)
+        table.print()
+        output = capsys.readouterr().out
+        assert all(line in output for line in lines)
+        assert ("one probe, mean" in output) == (columns == "100")
+        assert max(len(line.rstrip()) for line in output.splitlines()) <= int(columns)

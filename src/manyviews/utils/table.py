@@ -88,7 +88,8 @@ class Table:
     def print(self) -> None:
         """Print the table to the terminal as literal text: names of data and modalities are untrusted.
 
-        Columns of numbers are right-aligned. A table wider than the terminal is not truncated.
+        Columns of numbers are right-aligned. Headings are broken after commas if the table is wider than the terminal;
+        a table that is still wider is not truncated.
         """
         from rich import box
         from rich.console import Console
@@ -97,13 +98,17 @@ class Table:
 
         header, *texts = self.list_texts(escape_control_characters)
         title, console = Text(escape_control_characters(self.title)) if self.title else None, Console()
-        table = TerminalTable(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
-        for i, heading in enumerate(header):
-            is_numeric = all(row[i][:1] in "0123456789+-\N{EN DASH}·" for row in texts)
-            table.add_column(Text(heading), justify="right" if i and is_numeric else "left")
-        for row in texts:
-            table.add_row(*map(Text, row))
-        width = console.measure(table, options=console.options.update(max_width=500)).maximum
+        for separator in (", ", ",\n"):
+            table = TerminalTable(title=title, box=box.SIMPLE_HEAD, title_style="bold", title_justify="left")
+            for i, heading in enumerate(header):
+                is_numeric = all(row[i][:1] in "0123456789+-\N{EN DASH}·" for row in texts)
+                text = Text(heading.replace(", ", separator))
+                table.add_column(text, justify="right" if i and is_numeric else "left")
+            for row in texts:
+                table.add_row(*map(Text, row))
+            width = console.measure(table, options=console.options.update(max_width=500)).maximum
+            if width <= console.width:
+                break
         Console(width=max(console.width, width)).print(table)
         for note in self.notes:
             print(escape_control_characters(note), flush=True)
