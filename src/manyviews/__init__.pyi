@@ -34,7 +34,7 @@ from manyviews.losses import PVCLoss as PVCLoss
 from manyviews.losses import SigLIPLoss as SigLIPLoss
 from manyviews.losses import SupConLoss as SupConLoss
 from manyviews.losses import get_loss as get_loss
-from manyviews.models import Embedder as Embedder
+from manyviews.models import MultiViewModel as MultiViewModel
 from manyviews.models import get_encoder as get_encoder
 from manyviews.runs import Run as Run
 from manyviews.runs import load_encoder as load_encoder

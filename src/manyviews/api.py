@@ -156,7 +156,7 @@ def estimate_training_seconds(config: Config, data: DatasetDict) -> float:
             trainer = Trainer(run, task, task.build_model(), build_loss(task.config), fabric)
             for _ in range(2):
                 start = time.perf_counter()
-                trainer.step(*next(trainer.iterate_batches(0)))
+                trainer.step(next(trainer.iterate_batches(0)))
                 elapsed = time.perf_counter() - start
         return elapsed * trainer.total_steps
 
@@ -191,6 +191,5 @@ def _get_resume_config(run: Run, config: Config | None) -> Config:
 
 def _get_default_output(config: Config) -> Path:
     name = Path(config.data).expanduser().resolve().stem or "data"
-    if config.task == "multimodal":
-        return Path("runs") / f"{name}-{'supervised' if config.supervised else config.loss}"
-    return Path("runs") / f"{name}-{config.loss}-{config.views}"
+    views = f"-{config.num_views}" if config.num_views else ""
+    return Path("runs") / f"{name}-{'supervised' if config.supervised else config.loss}{views}"

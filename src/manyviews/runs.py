@@ -8,19 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from manyviews.data import Dataset, DatasetDict
-from manyviews.loading import ModalityLoader, encode_images, encode_multimodal
+from manyviews.data import KINDS, Dataset, DatasetDict
+from manyviews.loading import encode_instances, make_eval_loader
 from manyviews.models import (
-    Embedder,
-    ImageEncoder,
+    Encoder,
     LateFusionHead,
-    MultimodalEmbedder,
-    MultimodalEncoder,
-    PerModalityHeads,
+    MultiViewHead,
+    MultiViewModel,
     ProjectionHead,
-    is_multimodal_file,
-    load_image_encoder,
-    load_multimodal_encoder,
+    load_encoder_file,
     load_weights,
     read_first_dim,
 )
@@ -30,12 +26,10 @@ from manyviews.training import (
     LOG_FILE,
     METRICS_FILE,
     ConfigError,
-    ImageTask,
-    MultimodalTask,
     RunDirectory,
+    TrainingTask,
     limit_cpu_threads,
     load_data,
-    make_task,
     read_metrics,
 )
 from manyviews.utils import LogEntry, read_log
@@ -68,67 +62,63 @@ class Run(RunDirectory):
         """Load the data that the run was trained on."""
         return load_data(self.config)
 
-    def make_task(self, data: DatasetDict) -> ImageTask | MultimodalTask:
+    def make_task(self, data: DatasetDict) -> TrainingTask:
         """Return how the run trained on its data: the views, the training and monitored instances, the untrained model.
 
         Raises:
             ConfigError: config.yaml lacks fields that the config of a run always has.
         """
-        if self.config.monitor_size is None:
-            raise ConfigError("config.yaml does not specify monitor_size, as that of a run always does")
-        return make_task(self.config, data)
+        missing = [name for name in ("monitor_size", "views", "epochs") if not getattr(self.config, name)]
+        if missing and (missing != ["monitor_size"] or self.config.monitor_size is None):
+            raise ConfigError(f"config.yaml does not specify {missing[0]}, as that of a run always does")
+        return TrainingTask(self.config, data, torch.device("cpu"))
 
     def limit_cpu_threads(self, data: DatasetDict) -> AbstractContextManager[None]:
         """Limit this process, which encodes data alone, to the CPU threads that the encoder can use."""
         return limit_cpu_threads(dataclasses.replace(self.config, devices=1), data)
 
-    def load_encoder(self) -> ImageEncoder | MultimodalEncoder:
-        """Load the trained encoder in evaluation mode: images of any size, or modalities -> representations."""
-        encoder = _load_encoder_file(self.encoder_path)
-        if isinstance(encoder, MultimodalEncoder) != (self.config.task == "multimodal"):
-            raise ConfigError(f"{self.encoder_path} is not the encoder of a run with task {self.config.task}")
-        return encoder
+    def load_encoder(self) -> Encoder:
+        """Load the trained encoder in evaluation mode, with its preprocessing: data -> representations."""
+        return Encoder(load_encoder_file(self.encoder_path))
 
     def encode(
         self, split: Dataset, index: Tensor, device: torch.device, num_workers: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Encode instances: representations (n, d), fused if multimodal, and the indices (n,) of readable images."""
-        encoder = self.load_encoder().to(device)
-        if isinstance(encoder, MultimodalEncoder):
-            return encoder.fuse(*encode_multimodal(encoder, ModalityLoader(split, encoder.names), index)), index
-        return encode_images(encoder.encoder, split.images, index, encoder.size, num_workers)
+        """Encode instances: fused representations (n, d), and the indices (n,) of those that have a modality."""
+        encoder = self.load_encoder().encoder.to(device)
+        h, mask = encode_instances(encoder, make_eval_loader(split, encoder, num_workers, device), index)
+        exists = mask.any(1)
+        return encoder.fuse(h, mask)[exists], index[exists.cpu()]
 
-    def load_model(self) -> Embedder | MultimodalEmbedder:
+    def load_model(self) -> MultiViewModel:
         """Load the trained encoder and head in evaluation mode: views -> representations and embeddings."""
-        encoder, config, head_path = self.load_encoder(), self.config, self.path / HEAD_FILE
+        encoder, config, head_path = load_encoder_file(self.encoder_path), self.config, self.path / HEAD_FILE
         with torch.device("meta"):  # do not allocate memory for a size that only the config states
-            if isinstance(encoder, ImageEncoder):
-                head: nn.Module = ProjectionHead(encoder.dim, out_dim=config.embed_dim)
-                expected = f"a projection from {encoder.dim} to {config.embed_dim} dimensions"
+            if config.supervised:
+                outputs = read_first_dim(head_path, "linear.weight")
+                head: nn.Module = LateFusionHead(len(encoder.modalities), encoder.dim, outputs)
             else:
-                count, expected = len(encoder.names), f"heads of {len(encoder.names)} modalities"
-                if config.supervised:
-                    head = LateFusionHead(count, encoder.dim, read_first_dim(head_path, "linear.weight"))
-                else:
-                    head = PerModalityHeads(count, encoder.dim, config.embed_dim)
-        load_weights(head, head_path, expected)
-        if isinstance(encoder, ImageEncoder):
-            per_view = config.per_view_batch_norm
-            model: Embedder | MultimodalEmbedder = Embedder(encoder.encoder, head, per_view_batch_norm=per_view)
-        else:
-            model = MultimodalEmbedder(encoder, head)
-        return model.eval().requires_grad_(False)
+                assert encoder.config is not None
+                kinds = {name: spec.kind for name, spec in encoder.config.encoders.items()}
+                heads = {
+                    name: ProjectionHead(encoder.dim, out_dim=config.embed_dim, batch_norm=KINDS[kind].uses_batch_norm)
+                    for name, kind in kinds.items()
+                }
+                head = MultiViewHead(heads, config.embed_dim, per_view_batch_norm=config.per_view_batch_norm)
+        load_weights(head, head_path, f"heads from {encoder.dim} to {config.embed_dim} dimensions")
+        encoder.per_view_batch_norm = config.per_view_batch_norm
+        return MultiViewModel(encoder, head).eval().requires_grad_(False)
 
 
-def load_encoder(path: str | Path) -> ImageEncoder | MultimodalEncoder:
+def load_encoder(path: str | Path) -> Encoder:
     """Load the encoder of a run, or a file written by `manyviews export RUN safetensors`.
 
     Args:
         path: a run directory, or a .safetensors file.
 
     Returns:
-        an encoder in evaluation mode. Image encoder: images (B, C, H, W) of any size, or a list of files ->
-        representations (B, dim). Multimodal encoder: a batch of `ModalityLoader` -> representations (B, N, dim).
+        an encoder in evaluation mode: the values of its modality, such as images (B, C, H, W) of any size or a list of
+        files, or a dict of modalities -> representations (B, dim).
 
     Raises:
         ValueError: there is no encoder, or the weights do not fit the architecture.
@@ -139,10 +129,10 @@ def load_encoder(path: str | Path) -> ImageEncoder | MultimodalEncoder:
         torch.Size([2, 192])
     """
     path = Path(path).expanduser()
-    return _load_encoder_file(path) if _is_encoder_file(path) else Run.open(path).load_encoder()
+    return Encoder(load_encoder_file(path)) if _is_encoder_file(path) else Run.open(path).load_encoder()
 
 
-def init_from_run(model: Embedder | MultimodalEmbedder, path: Path) -> str:
+def init_from_run(model: MultiViewModel, path: Path) -> str:
     """Load the weights of a finished run, or of an encoder file, into a model; return a description of their origin.
 
     Raises:
@@ -153,13 +143,10 @@ def init_from_run(model: Embedder | MultimodalEmbedder, path: Path) -> str:
         run = Run.open(path)
         file, origin = run.encoder_path, f"{path}, run {run.run_id}"
     try:
-        if isinstance(model, MultimodalEmbedder):
-            names = load_multimodal_encoder(file).names
-            if names != model.encoder.names:
-                expected = ", ".join(model.encoder.names)
-                raise ConfigError(f"it encodes the modalities {', '.join(names)}, expected {expected}")
-        elif is_multimodal_file(file):
-            raise ConfigError("it is a multimodal encoder, expected an image encoder")
+        names = load_encoder_file(file).modalities
+        if names != model.encoder.modalities:
+            expected = ", ".join(model.encoder.modalities)
+            raise ConfigError(f"it encodes the modalities {', '.join(names)}, expected {expected}")
         load_weights(model.encoder, file, "this config's encoder")
         if not is_file:
             load_weights(model.head, path / HEAD_FILE, f"this config's head (to load only the encoder, use {file})")
@@ -170,10 +157,3 @@ def init_from_run(model: Embedder | MultimodalEmbedder, path: Path) -> str:
 
 def _is_encoder_file(path: Path) -> bool:
     return path.suffix == ".safetensors" and not path.is_dir()
-
-
-def _load_encoder_file(path: Path) -> ImageEncoder | MultimodalEncoder:
-    if is_multimodal_file(path):
-        return load_multimodal_encoder(path)
-    encoder, config = load_image_encoder(path)
-    return ImageEncoder(encoder, config.size)

@@ -3,6 +3,7 @@
 from manyviews.data.column import Column as Column
 from manyviews.data.column import Features as Features
 from manyviews.data.dataset import IMAGE_MODALITY as IMAGE_MODALITY
+from manyviews.data.dataset import KINDS as KINDS
 from manyviews.data.dataset import Dataset as Dataset
 from manyviews.data.dataset import DatasetDict as DatasetDict
 from manyviews.data.dataset import check_split as check_split
@@ -26,4 +27,5 @@ from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickl
 from manyviews.data.sentiment_features import is_merbench as is_merbench
 from manyviews.data.sequences import SUMMARIES as SUMMARIES
 from manyviews.data.sequences import Sequences as Sequences
+from manyviews.data.texts import Texts as Texts
 from manyviews.data.vectors import Vectors as Vectors

@@ -25,6 +25,12 @@ class Column(ABC):
     """
 
     kind: ClassVar[str]
+    default_encoder: ClassVar[str]
+    """Name of the encoder that is used if none is chosen."""
+    has_lengths: ClassVar[bool] = False
+    """Whether values are sequences of different lengths."""
+    uses_batch_norm: ClassVar[bool] = False
+    """Whether the projection head of the encoder has batch norm, as in the paper's recipes."""
     dim: ClassVar[int] = 0
     """Number of features; 0 if values are not features."""
     mask: Tensor | None = field(default=None, repr=False)
@@ -56,6 +62,11 @@ class Column(ABC):
     @abstractmethod
     def summarize(self, summary: str, steps: int) -> Tensor:
         """Return features (n, d) without an encoder; `summary` and `steps` are for sequences."""
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether values are read from files when they are needed."""
+        return False
 
     @property
     def is_small(self) -> bool:

@@ -13,11 +13,14 @@ from manyviews.data.errors import DatasetError
 from manyviews.data.image_files import LazyImages
 from manyviews.data.images import Images
 from manyviews.data.sequences import Sequences
+from manyviews.data.texts import Texts
 from manyviews.data.vectors import Vectors
 from manyviews.utils import describe_type, escape_surrogates
 
 IMAGE_MODALITY = "image"
 """Name of the image modality."""
+KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Images, Texts, Sequences, Vectors)}
+"""Classes of columns by the name of their kind."""
 SPLIT_ALIASES = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "valid"),
@@ -41,7 +44,7 @@ class Dataset:
     """n instances: a `Column` of values for each modality, and optional labels (n,).
 
     A tensor becomes a column by its shape: uint8 (n, C, H, W) `Images`, floats (n, T, d) `Sequences`, floats (n, d)
-    `Vectors`. Labels are classes from 0, or floats (regression targets).
+    `Vectors`. A list of str becomes `Texts`. Labels are classes from 0, or floats (regression targets).
 
     Examples:
         >>> split = Dataset({"text": torch.randn(5, 7, 20), "audio": torch.randn(5, 40)}, labels=torch.arange(5))
@@ -55,7 +58,7 @@ class Dataset:
 
     def __init__(
         self,
-        modalities: Mapping[str, Column | Tensor | LazyImages],
+        modalities: Mapping[str, Column | Tensor | LazyImages | Sequence[str]],
         labels: Tensor | None = None,
         ids: tuple[str, ...] = (),
     ) -> None:
@@ -125,6 +128,8 @@ def _make_column(name: str, values: object) -> Column:
         return values
     if isinstance(values, LazyImages) or (isinstance(values, Tensor) and values.dim() == 4):
         return Images(values)
+    if isinstance(values, (list, tuple)) and values and all(isinstance(value, str) for value in values):
+        return Texts(tuple(values))
     if isinstance(values, Tensor):
         return Sequences(values) if values.dim() == 3 else Vectors(values)
     raise _make_type_error(name, values)
@@ -164,7 +169,7 @@ class DatasetDict:
     default_modalities: tuple[str, ...] = ()
     """Modalities that are views if none are selected; empty means all."""
     split_rule: str = ""
-    """How the splits were made if the source has none; the ids are then row indices of the source."""
+    """How the splits were made if the source has none; ids are then row indices of the source, unless it has ids."""
 
     def __post_init__(self) -> None:
         # File names may have bytes that are not UTF-8; results and reports are text.

@@ -16,57 +16,112 @@ from manyviews.data.image_files import LazyImages, check_image_header
 
 @dataclass(frozen=True, eq=False)
 class Images(Column):
-    """Images: uint8 (n, C, H, W), or files that are read when they are needed.
+    """Images: uint8 (n, C, H, W), or files that are read when they are needed; one or, with `counts`, any number of
+    each instance.
 
     Examples:
         >>> Images(torch.zeros(5, 3, 32, 32, dtype=torch.uint8)).describe()
         'images of 3 x 32 x 32'
+        >>> Images(torch.zeros(5, 3, 32, 32, dtype=torch.uint8), counts=torch.tensor([2, 0, 3])).describe()
+        'images of 3 x 32 x 32, 2 to 3 per instance'
     """
 
     kind = "image"
+    default_encoder = "resnet-small"
+    uses_batch_norm = True
     values: Tensor | LazyImages = field(repr=False)
+    """All images, those of an instance after one another."""
+    counts: Tensor | None = field(default=None, repr=False)
+    """Number of images of each instance (n,), 0 if they are missing; None means one each."""
 
     def __post_init__(self) -> None:
         if isinstance(self.values, Tensor) and (self.values.dim() != 4 or self.values.dtype != torch.uint8):
             got = f"{self.values.dtype} {tuple(self.values.shape)}"
             raise DatasetError(f"images must be uint8 (n, C, H, W), got {got}")
+        if self.counts is None:
+            return
+        if self.counts.dim() != 1 or (self.counts < 0).any() or int(self.counts.sum()) != len(self.values):
+            raise DatasetError(
+                f"counts must be the number of images of each instance, {len(self.values):,} in total, got "
+                f"{tuple(self.counts.shape)} with a sum of {int(self.counts.sum()):,}"
+            )
+        if not self.counts.all():
+            object.__setattr__(self, "mask", self.get_mask() & (self.counts > 0))
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.values if self.counts is None else self.counts)
+
+    @property
+    def reads_files(self) -> bool:
+        return not isinstance(self.values, Tensor)
+
+    @property
+    def raise_on_corrupt(self) -> bool:
+        """Whether a corrupt file is an error, and not only skipped with a warning."""
+        return not isinstance(self.values, Tensor) and self.values.raise_on_corrupt
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Index (n,) of the first image of each instance in `values`."""
+        return torch.arange(len(self)) if self.counts is None else self.counts.cumsum(0) - self.counts
 
     @cached_property
     def sizes(self) -> list[tuple[int, int]]:
         """Height and width of each image; for files, from their headers."""
         if isinstance(self.values, Tensor):
-            return [(self.values.shape[2], self.values.shape[3])] * len(self)
+            return [(self.values.shape[2], self.values.shape[3])] * len(self.values)
         return [check_image_header(path) for path in self.values.paths]
 
     def select(self, index: Tensor) -> Images:
-        values = self.values
+        values, counts, image_index = self.values, None, index
+        if self.counts is not None:
+            counts = self.counts[index]
+            offsets = self.starts[index] - (counts.cumsum(0) - counts)
+            image_index = torch.arange(int(counts.sum())) + offsets.repeat_interleave(counts)
         if isinstance(values, Tensor):
-            return Images(values[index], mask=self._select_mask(index))
-        paths = tuple(values.paths[i] for i in index.tolist())
-        return Images(replace(values, paths=paths), mask=self._select_mask(index))
+            return Images(values[image_index], counts, mask=self._select_mask(index))
+        paths = tuple(values.paths[i] for i in image_index.tolist())
+        return Images(replace(values, paths=paths), counts, mask=self._select_mask(index))
 
     def describe(self) -> str:
         if isinstance(self.values, Tensor):
-            return "images of " + " x ".join(map(str, self.values.shape[1:]))
+            return "images of " + " x ".join(map(str, self.values.shape[1:])) + self._describe_counts()
         sizes = sorted(self.sizes, key=lambda size: size[0] * size[1])
+        if not sizes:
+            return "images on disk"
         smallest, largest = (" x ".join(map(str, size)) for size in (sizes[0], sizes[-1]))
-        return f"images on disk of {smallest}" + (f" to {largest}" if smallest != largest else "")
+        span = f"{smallest} to {largest}" if smallest != largest else smallest
+        return f"images on disk of {span}{self._describe_counts()}"
+
+    def _describe_counts(self) -> str:
+        if self.counts is None or self.counts.max() <= 1:
+            return ""
+        low, high = int(self.counts[self.counts > 0].min()), int(self.counts.max())
+        return f", {low} to {high} per instance" if low != high else f", {low} per instance"
 
     def list_content(self) -> list[Tensor | bytes]:
-        """List the pixels, or the relative paths and sizes of the files."""
+        """List the pixels, or the relative paths and sizes of the files; and the counts."""
+        counts = [] if self.counts is None else [self.counts, self.get_mask()]
         if isinstance(self.values, Tensor):
-            return [self.values, *([] if self.mask is None else [self.mask])]
-        root = os.path.commonpath([path.parent for path in self.values.paths])
-        return [os.fsencode(f"{p.relative_to(root).as_posix()} {p.stat().st_size}\n") for p in self.values.paths]
+            return [self.values, *([] if self.mask is None else [self.mask]), *counts]
+        paths = self.values.paths
+        root = os.path.commonpath([path.parent for path in paths]) if paths else ""
+        return [*(os.fsencode(f"{p.relative_to(root).as_posix()} {p.stat().st_size}\n") for p in paths), *counts]
 
     def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        return self._get_pixels()[index], torch.ones(len(index), dtype=torch.long)
+        """Load the first image of each instance."""
+        return self._get_first_images(index), torch.ones(len(index), dtype=torch.long)
 
     def summarize(self, summary: str, steps: int) -> Tensor:  # noqa: ARG002 (for sequences)
-        return self._get_pixels().flatten(1) / 255
+        return self._get_first_images(slice(None)).flatten(1) / 255
+
+    def _get_first_images(self, index: Tensor | slice) -> Tensor:
+        pixels = self._get_pixels()
+        if self.counts is None:
+            return pixels[index]
+        if not len(pixels):  # all are missing
+            return pixels.new_zeros(len(self.counts[index]), *pixels.shape[1:])
+        return pixels[self.starts[index].clamp(max=len(pixels) - 1)]
 
     def _get_pixels(self) -> Tensor:
         if not isinstance(self.values, Tensor):

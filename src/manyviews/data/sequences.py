@@ -30,6 +30,8 @@ class Sequences(Features):
     """
 
     kind = "sequence"
+    default_encoder = "transformer"
+    has_lengths = True
     lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
     """Number of steps (n,); default: T for all."""
 

@@ -21,6 +21,7 @@ class Vectors(Features):
     """
 
     kind = "vector"
+    default_encoder = "mlp"
 
     @property
     def is_small(self) -> bool:

@@ -1,4 +1,4 @@
-"""Evaluation of finished runs: kNN, linear probe, retrieval and geometry, for images and for modalities."""
+"""Evaluation of finished runs: kNN, linear probes, retrieval and geometry."""
 
 from manyviews.evaluation.evaluation_result import EvaluationResult as EvaluationResult
 from manyviews.evaluation.evaluation_result import Representation as Representation
@@ -6,7 +6,7 @@ from manyviews.evaluation.evaluation_result import Score as Score
 from manyviews.evaluation.evaluation_result import SubsetProbe as SubsetProbe
 from manyviews.evaluation.evaluation_result import SubsetScore as SubsetScore
 from manyviews.evaluation.evaluation_result import load_evaluation as load_evaluation
-from manyviews.evaluation.multimodal_features import average_embeddings as average_embeddings
+from manyviews.evaluation.modality_features import average_embeddings as average_embeddings
 from manyviews.evaluation.result_tables import NON_PERCENT_METRICS as NON_PERCENT_METRICS
 from manyviews.evaluation.result_tables import SUBSET_PROBES as SUBSET_PROBES
 from manyviews.evaluation.result_tables import format_geometry as format_geometry

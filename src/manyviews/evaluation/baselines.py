@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from manyviews.evaluation.evaluation_result import EvaluationResult, Metrics, Representation, Score, SubsetProbe
 from manyviews.evaluation.result_tables import COMPARED_METRICS, REPRESENTATIONS, SUBSET_PROBES, format_metric, name_knn
 
-BASELINES: tuple[Representation, ...] = ("majority", "pixels", "raw_features", "untrained")
+BASELINES: tuple[Representation, ...] = ("majority", "raw_features", "untrained")
 
 
 SINGLE_PROBES: tuple[SubsetProbe, ...] = ("raw", "per_subset")
@@ -16,16 +16,16 @@ def find_better_baselines(result: EvaluationResult) -> tuple[str, ...]:
     """Return a sentence for each baseline, and each single modality, that beats the trained encoder in some metric.
 
     Examples:
-        >>> scores = {"pixels": Score(linear=0.6), "trained": Score(linear=0.5)}
+        >>> scores = {"raw_features": Score(linear=0.6), "trained": Score(linear=0.5)}
         >>> find_better_baselines(EvaluationResult("0.2", "photos", "photos", "test", test_instances=40, scores=scores))
-        ('the trained encoder is worse than pixels: linear probe 50.0% against 60.0% on 40 instances',)
+        ('the trained encoder is worse than raw features: linear probe 50.0% against 60.0% on 40 instances',)
     """
     if not result.scores:
         return ()
     trained, sentences = _collect_metrics(result.scores["trained"]), []
     for name in BASELINES:
         if worse := _list_worse(trained, _collect_metrics(result.scores.get(name, Score()))):
-            title = REPRESENTATIONS[name] if name in ("pixels", "raw_features") else f"the {REPRESENTATIONS[name]}"
+            title = REPRESENTATIONS[name] if name == "raw_features" else f"the {REPRESENTATIONS[name]}"
             title += " baseline" if name == "majority" else ""
             sentences.append(
                 f"the trained encoder is worse than {title}: {worse} on {result.test_instances:,} instances"

@@ -16,7 +16,6 @@ NON_PERCENT_METRICS = ("MAE", "Corr")
 """Metrics that are not fractions."""
 REPRESENTATIONS: dict[Representation, str] = {
     "majority": "majority",
-    "pixels": "pixels",
     "raw_features": "raw features",
     "untrained": "untrained encoder",
     "trained": "trained encoder",

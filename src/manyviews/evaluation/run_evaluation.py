@@ -10,12 +10,11 @@ from manyviews import __version__
 from manyviews.data import DatasetDict, as_path, load_dataset
 from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import EvaluationResult
-from manyviews.evaluation.image_evaluation import evaluate_images
-from manyviews.evaluation.multimodal_evaluation import evaluate_multimodal
+from manyviews.evaluation.model_evaluation import evaluate_modalities
 from manyviews.evaluation.scores import EvaluationConfig
-from manyviews.models import Embedder
+from manyviews.models import MultiViewModel
 from manyviews.runs import Run
-from manyviews.training import AnyModel, Config, ConfigError
+from manyviews.training import Config, ConfigError
 from manyviews.utils import Device, escape_surrogates, resolve_device
 
 
@@ -68,14 +67,11 @@ def evaluate(
 
 
 def evaluate_model(
-    model: AnyModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool = True
+    model: MultiViewModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool = True
 ) -> EvaluationResult:
     """Evaluate a model in memory; `same_data` is true if it was trained on this data."""
     eval_config = dataclasses.replace(eval_config, knn_k=eval_config.knn_k or config.knn_k)
-    if isinstance(model, Embedder):
-        fields = evaluate_images(model, data, config, eval_config, same_data)
-    else:
-        fields = evaluate_multimodal(model, data, config, eval_config, same_data)
+    fields = evaluate_modalities(model, data, config, eval_config, same_data)
     result = EvaluationResult(__version__, escape_surrogates(config.data), data.name, **fields)
     return dataclasses.replace(result, better_baselines=find_better_baselines(result))
 

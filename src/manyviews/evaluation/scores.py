@@ -11,6 +11,7 @@ from torch import Tensor
 
 from manyviews.data import Dataset, DatasetDict
 from manyviews.evaluation.evaluation_result import FewLabelScore, ProbeDescription, Score
+from manyviews.loading import ViewSpec
 from manyviews.metrics import (
     PAPER_PROBE_SETTINGS,
     VAL_FOLDS,
@@ -79,20 +80,17 @@ class EvaluationConfig:
     def check(self, config: Config) -> None:
         if self.probe_solver == "lbfgs" and self.probe_augment:
             raise ConfigError("probe_augment requires probe_solver sgd, got lbfgs")
-        if config.task == "images":
-            self.check_for_classification()
         for fraction in self.label_fractions:
             if not 0 < fraction < 1:
                 raise ConfigError(f"label_fractions must be between 0 and 1, got {fraction}")
         for name in ("num_regression_probes", "knn_k"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name} must be >= 1, got {value}")
-        if config.task == "multimodal" and self.probe_augment:
-            raise ConfigError("probe_augment is for runs on images, and this run is multimodal")
-        if unknown := [name for name in self.drop_modalities if name not in config.modalities]:
-            existing = ", ".join(config.modalities) or "images"
+        modalities = ViewSpec.parse(config.views).modalities
+        if unknown := [name for name in self.drop_modalities if name not in modalities]:
+            existing = ", ".join(modalities)
             raise ConfigError(f"cannot drop {unknown[0]!r}: the modalities of the run are {existing}")
-        if config.modalities and set(self.drop_modalities) >= set(config.modalities):
+        if modalities and set(self.drop_modalities) >= set(modalities):
             raise ConfigError("cannot drop all modalities: keep at least one")
 
     def check_for_classification(self) -> None:
@@ -149,8 +147,6 @@ def choose_train_test(data: DatasetDict, tests: Subset, config: Config, same_dat
     train, reason = Subset.of(data, "train"), ""
     if train.split.labels is None:
         reason = f"{data.name} has no labels"
-    elif config.task == "images" and train.split.class_labels is None:
-        reason = f"the labels of {data.name} are regression targets, not classes"
     elif tests.split.labels is None:
         reason = f"{data.name} has no labels in its test set"
     elif len(train.index) < 2 * VAL_FOLDS:

@@ -1,15 +1,15 @@
-"""Loaders of batches of views, and functions that encode a dataset with a model."""
+"""Which views make a batch, loaders of such batches, and functions that encode a dataset with a model."""
 
-from manyviews.loading.encoding import CHUNK_INSTANCES as CHUNK_INSTANCES
-from manyviews.loading.encoding import embed_multimodal as embed_multimodal
-from manyviews.loading.encoding import embed_views as embed_views
-from manyviews.loading.encoding import encode_images as encode_images
-from manyviews.loading.encoding import encode_multimodal as encode_multimodal
+from manyviews.loading.encoding import EVAL_BATCH_SIZE as EVAL_BATCH_SIZE
+from manyviews.loading.encoding import choose_eval_batch_size as choose_eval_batch_size
+from manyviews.loading.encoding import embed_instances as embed_instances
+from manyviews.loading.encoding import encode_instances as encode_instances
+from manyviews.loading.encoding import make_eval_loader as make_eval_loader
 from manyviews.loading.encoding import set_mean_representation as set_mean_representation
 from manyviews.loading.encoding import stream_augmented_features as stream_augmented_features
-from manyviews.loading.eval_loader import choose_eval_batch_size as choose_eval_batch_size
-from manyviews.loading.eval_loader import iterate_file_crops as iterate_file_crops
-from manyviews.loading.modality_loader import ModalityLoader as ModalityLoader
+from manyviews.loading.file_crops import iterate_file_crops as iterate_file_crops
 from manyviews.loading.sampler import count_instances_per_batch as count_instances_per_batch
 from manyviews.loading.sampler import list_epoch_batches as list_epoch_batches
 from manyviews.loading.view_loader import ViewLoader as ViewLoader
+from manyviews.loading.view_spec import ModalityViews as ModalityViews
+from manyviews.loading.view_spec import ViewSpec as ViewSpec

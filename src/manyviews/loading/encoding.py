@@ -1,113 +1,119 @@
-"""Images and modalities -> representations h and embeddings z of a model in evaluation mode."""
+"""Datasets -> representations h and embeddings z of a model in evaluation mode."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from manyviews.data import LazyImages
-from manyviews.loading.eval_loader import choose_eval_batch_size, iterate_center_crops
-from manyviews.loading.modality_loader import ModalityLoader
+from manyviews.data import Dataset, DatasetError, Images
 from manyviews.loading.view_loader import ViewLoader
-from manyviews.models import Embedder, MultimodalEmbedder, MultimodalEncoder, eval_mode
-from manyviews.transforms import SimCLRTransform
+from manyviews.loading.view_spec import ModalityViews, ViewSpec
+from manyviews.models import MultiViewEncoder, MultiViewModel, ViewBatch, eval_mode
+from manyviews.transforms import CenterCrop, SimCLRTransform
 from manyviews.utils import EVAL_EPOCH, track
 
-Images = Tensor | LazyImages
-CHUNK_INSTANCES = 256
-"""Instances per chunk of modalities."""
+EVAL_BATCH_SIZE = 256
+"""Instances per batch, or images of up to 224 x 224 pixels."""
+MAX_MEAN_INSTANCES = 10_000
+"""Instances whose mean representation stands for missing modalities."""
 
 
-def encode_images(
-    encoder: nn.Module, images: Images, index: Tensor, size: int, num_workers: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Encode center crops: representations (n, dim) and the indices (n,) of the images that can be decoded.
+def choose_eval_batch_size(size: int) -> int:
+    """Return the number of images per batch: fewer above 224 x 224, so that a batch takes no more memory."""
+    return max(1, min(EVAL_BATCH_SIZE, EVAL_BATCH_SIZE * 224**2 // max(1, size) ** 2))
+
+
+def make_eval_loader(
+    dataset: Dataset, encoder: MultiViewEncoder, num_workers: int = 0, device: torch.device | None = None
+) -> ViewLoader:
+    """Make a loader of one view of each modality of an encoder, without augmentation: the center crop of images.
+
+    Raises:
+        DatasetError: the dataset lacks a modality, or has one of another kind.
+    """
+    if encoder.config is None:
+        raise ValueError("the encoder has no config: build it with MultiViewEncoder.from_config")
+    items = []
+    for name, key in encoder.config.modalities.items():
+        spec = encoder.config.encoders[key]
+        if dataset[name].kind != spec.kind:
+            raise DatasetError(f"{name} must be of the kind {spec.kind}, as in training, got {dataset[name].kind}")
+        items.append(ModalityViews(name, 1, spec.size, key))
+    transforms = [CenterCrop(item.size) if item.size else None for item in items]
+    return ViewLoader(dataset, ViewSpec(tuple(items)), transforms, num_workers=num_workers, device=device)
+
+
+def embed_instances(model: MultiViewModel, loader: ViewLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h (M, N, dim), the output of the head, and the mask (M, N) of the instances in `index`."""
+    parts = []
+    with eval_mode(model) as reference:
+        for batch in _iterate(loader, index, "embedding instances"):
+            h, z = model(batch.to(reference))
+            parts.append((h.float(), z.float(), _get_mask(batch, h)))
+    h, z, mask = map(torch.cat, zip(*parts, strict=True))
+    return h, z, mask
+
+
+def encode_instances(encoder: MultiViewEncoder, loader: ViewLoader, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Return h (M, N, dim) and the mask (M, N) of the instances in `index`.
 
     Examples:
-        >>> images = torch.zeros(10, 3, 4, 4, dtype=torch.uint8)
-        >>> h, index = encode_images(nn.Flatten(), images, torch.arange(6), size=4)
-        >>> h.shape, index
-        (torch.Size([6, 48]), tensor([0, 1, 2, 3, 4, 5]))
+        >>> from manyviews.data import load_dataset
+        >>> from manyviews.models import EncoderConfig, EncoderSpec
+        >>> photos = load_dataset("photos")["test"]
+        >>> config = EncoderConfig({"image": EncoderSpec("image", "resnet-small", size=32)}, {"image": "image"})
+        >>> encoder = MultiViewEncoder.from_config(config)
+        >>> h, mask = encode_instances(encoder, make_eval_loader(photos, encoder), torch.arange(6))
+        >>> h.shape, mask.shape
+        (torch.Size([6, 1, 192]), torch.Size([6, 1]))
     """
-    features, indices = [], []
+    parts = []
     with eval_mode(encoder) as reference:
-        batches = iterate_center_crops(images, index, size, num_workers)
-        for views, batch_index in track(batches, "encoding images", len(index), lambda batch: len(batch[1])):
-            features.append(encoder(views.to(reference)).float())
-            indices.append(batch_index)
-    if not features:
-        raise ValueError(f"none of {len(index)} images can be decoded")
-    return torch.cat(features), torch.cat(indices)
+        for batch in _iterate(loader, index, "encoding instances"):
+            h = encoder(batch.to(reference)).float()
+            parts.append((h, _get_mask(batch, h)))
+    h, mask = map(torch.cat, zip(*parts, strict=True))
+    return h, mask
 
 
-def embed_views(
-    embedder: Embedder,
-    images: Images,
-    index: Tensor,
-    transform: SimCLRTransform,
-    views: int,
-    seed: int,
-    num_workers: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """Embed views of the instances in `index`: h (M, N, dim) and z (M, N, d). The next image replaces a corrupt one."""
-    outputs = []
-    with eval_mode(embedder) as reference:
-        loader = ViewLoader(images, transform, views, seed, num_workers, reference.device)
-        batches = loader(EVAL_EPOCH, list(index.split(max(1, choose_eval_batch_size(transform.size) // views))))
-        for batch, _ in track(batches, "embedding views", len(index), lambda batch: len(batch[1])):
-            assert isinstance(batch, Tensor)
-            outputs.append([part.float() for part in embedder(batch.to(reference))])
-    h, z = map(torch.cat, zip(*outputs, strict=True))
-    return h, z
+def _iterate(loader: ViewLoader, index: Tensor, label: str) -> Iterator[ViewBatch]:
+    sizes = [item.size for item in loader.spec.items for _ in range(item.count) if item.size]
+    batches = index.split(max(1, choose_eval_batch_size(max(sizes, default=0)) // max(1, len(sizes))))
+    return track(loader(EVAL_EPOCH, batches), label, len(index), lambda batch: batch.num_instances)
+
+
+def _get_mask(batch: ViewBatch, h: Tensor) -> Tensor:
+    return torch.ones(h.shape[:2], dtype=torch.bool, device=h.device) if batch.mask is None else batch.mask
+
+
+def set_mean_representation(encoder: MultiViewEncoder, loader: ViewLoader, index: Tensor) -> None:
+    """Store the mean representation of training instances, which late fusion uses for missing modalities."""
+    if len(encoder.modalities) > 1:
+        h, mask = encode_instances(encoder, loader, index[:MAX_MEAN_INSTANCES])
+        encoder.mean_representation.copy_(h.double().sum(0) / mask.sum(0).clamp_min(1)[:, None])
 
 
 def stream_augmented_features(
-    encoder: nn.Module, images: Images, size: int, seed: int = 0, num_workers: int = 0
+    encoder: MultiViewEncoder, dataset: Dataset, seed: int = 0, num_workers: int = 0
 ) -> Callable[[int, Sequence[Tensor]], Iterator[tuple[Tensor, Tensor]]]:
     """Return the `augment` of `fit_linear_probe`: representations of new random crops and flips in each epoch.
 
-    Examples:
-        >>> images = torch.randint(256, (8, 3, 4, 4), dtype=torch.uint8)
-        >>> augment = stream_augmented_features(nn.Flatten(), images, size=4)
-        >>> for h, index in augment(0, [torch.tensor([0, 1, 2])]):
-        ...     print(tuple(h.shape), index)
-        (3, 48) tensor([0, 1, 2])
+    The encoder must have one modality, of images.
     """
-    transform = SimCLRTransform(size, jitter_strength=0, jitter_prob=0, grayscale_prob=0)
+    (item,) = make_eval_loader(dataset, encoder).spec.items
+    if not isinstance(dataset[item.modality], Images):
+        raise DatasetError(f"only images can be augmented, {item.modality} has none")
+    transform = SimCLRTransform(item.size, jitter_strength=0, jitter_prob=0, grayscale_prob=0)
+    device = next((weight.device for weight in encoder.parameters()), None)
+    spec = ViewSpec((item,))
+    loader = ViewLoader(
+        dataset, spec, [transform], seed=seed, num_workers=num_workers, device=device, replace_corrupt=True
+    )
 
     def augment(epoch: int, batches: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        device = next((weight.device for weight in encoder.parameters()), None)
-        for views, index in ViewLoader(images, transform, 1, seed, num_workers, device)(epoch, list(batches)):
-            assert isinstance(views, Tensor)
+        for batch in loader(epoch, batches):
             with eval_mode(encoder) as reference:
-                h = encoder(views[:, 0].to(reference)).float()
-            yield h, index
+                h = encoder(batch.to(reference)).float()
+            yield h[:, 0], batch.indices
 
     return augment
-
-
-def embed_multimodal(model: MultimodalEmbedder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return h (M, N, dim), the output of the head, and the mask (M, N) of the instances in `index`."""
-    outputs = _apply_in_chunks(model, loader, index, "embedding instances")
-    h, z = (torch.cat([part.float() for part in parts]) for parts in zip(*outputs, strict=True))
-    return h, z, loader.get_mask(index).to(h.device)
-
-
-def encode_multimodal(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> tuple[Tensor, Tensor]:
-    """Return h (M, N, dim) and the mask (M, N) of the instances in `index`."""
-    h = torch.cat([part.float() for part in _apply_in_chunks(encoder, loader, index, "encoding instances")])
-    return h, loader.get_mask(index).to(h.device)
-
-
-def _apply_in_chunks(model: nn.Module, loader: ModalityLoader, index: Tensor, label: str) -> list[Any]:
-    chunks = index.split(CHUNK_INSTANCES)
-    with eval_mode(model) as reference:
-        batches = (loader.load_batch(chunk) for chunk in track(chunks, label, len(chunks)))
-        return [model([part.to(reference.device) for part in batch]) for batch in batches]
-
-
-def set_mean_representation(encoder: MultimodalEncoder, loader: ModalityLoader, index: Tensor) -> None:
-    """Store the mean representation of the training instances, which late fusion uses for missing modalities."""
-    h, mask = encode_multimodal(encoder, loader, index)
-    encoder.mean_representation.copy_(h.double().sum(0) / mask.sum(0).clamp_min(1)[:, None])

@@ -1,124 +1,213 @@
-"""Batches of views of images in memory, or on disk through worker processes."""
+"""`ViewLoader`: batches of views of a dataset, made in this process or, for files, in worker processes."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils import data as torch_data
 
-from manyviews.data import LazyImages
+from manyviews.data import Dataset, Images, check_split
+from manyviews.loading.modality_reader import Loaded, ModalityReader
+from manyviews.loading.view_spec import ViewSpec
 from manyviews.loading.workers import make_item_loader
-from manyviews.transforms import MultiCrop, SimCLRTransform
+from manyviews.models import ViewBatch, ViewGroup
+from manyviews.transforms import ImageTransform, Transform
+from manyviews.utils import EVAL_EPOCH
 
 PREFETCH_BATCHES = 2
 """Batches that each worker reads ahead."""
 
 
-@dataclass(frozen=True)
 class ViewLoader:
-    """Yields the views of each batch of an epoch, with the indices of their instances.
+    """Yields the views of each batch of an epoch as a `ViewBatch`.
 
-    Images in memory are a uint8 tensor and do not use workers. Images on disk are decoded and cropped in `num_workers`
-    processes, which live as long as the loader; colors are augmented in this process, in batches. Views do not depend
-    on the number of workers. A corrupt file gives a warning and is replaced by the next readable image (or raises, with
-    `raise_on_corrupt`).
+    Files are decoded and cropped in `num_workers` processes, which live as long as the loader; everything else happens
+    in this process, in batches, on `device`. Views do not depend on the number of workers.
+
+    Args:
+        dataset: the instances.
+        spec: the views of each instance, resolved for the dataset.
+        transforms: a transform for each item of the spec; None repeats features as they are.
+        seed: seed of the transforms.
+        num_workers: number of processes that read files.
+        device: device of the views. Default: the CPU.
+        replace_corrupt: replace an instance with a corrupt file by the next one that can be read. Otherwise, and if the
+            spec has several modalities, the modality counts as missing. Both give a warning, or an error with
+            `raise_on_corrupt`.
 
     Examples:
-        >>> from manyviews.loading import list_epoch_batches
-        >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
-        >>> batches = list_epoch_batches(8, 4, seed=0, epoch=0)
-        >>> for views, index in ViewLoader(images, SimCLRTransform(32), views=3)(0, batches):
-        ...     print(tuple(views.shape), len(index))
-        (4, 3, 3, 32, 32) 4
-        (4, 3, 3, 32, 32) 4
+        >>> from manyviews.data import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> spec = ViewSpec.parse(["pixels", "fourier"]).resolve(digits)
+        >>> for batch in ViewLoader(digits["train"], spec, [None, None])(0, [torch.tensor([3, 1, 4])]):
+        ...     print([tuple(group.values.shape) for group in batch.groups], batch.indices)
+        [(3, 64), (3, 40)] tensor([3, 1, 4])
     """
 
-    images: Tensor | LazyImages
-    transform: SimCLRTransform | MultiCrop
-    views: int | None = None
-    """Views per instance; None for a `MultiCrop`, which defines it."""
-    seed: int = 0
-    num_workers: int = 0
-    device: torch.device | None = None
-    """Device of the views; default: the device of the images."""
+    def __init__(
+        self,
+        dataset: Dataset,
+        spec: ViewSpec,
+        transforms: Sequence[Transform | None],
+        *,
+        seed: int = 0,
+        num_workers: int = 0,
+        device: torch.device | None = None,
+        replace_corrupt: bool = False,
+    ) -> None:
+        check_split(dataset)
+        self.dataset, self.spec, self.transforms, self.seed = dataset, spec, list(transforms), seed
+        self.num_workers, self.device = num_workers, device or torch.device("cpu")
+        self.items = {
+            name: [i for i, item in enumerate(spec.items) if item.modality == name] for name in spec.modalities
+        }
+        self.readers = {
+            name: self._make_reader(name, items, replace_corrupt and len(self.items) == 1)
+            for name, items in self.items.items()
+        }
+        self.file_readers = {name: reader for name, reader in self.readers.items() if reader.column.reads_files}
+        self.has_missing = any(reader.column.mask is not None for reader in self.readers.values()) or any(
+            not reader.replace_corrupt for reader in self.file_readers.values()
+        )
 
-    def __post_init__(self) -> None:
-        if isinstance(self.transform, MultiCrop) != (self.views is None):
-            raise ValueError("views is required with a SimCLRTransform, and not allowed with a MultiCrop")
+    def _make_reader(self, name: str, items: list[int], replace_corrupt: bool) -> ModalityReader:
+        column = self.dataset[name]
+        in_memory = isinstance(column, Images) and isinstance(column.values, Tensor)
+        return ModalityReader(
+            column,
+            [self.spec.items[i].count for i in items],
+            [self.transforms[i] for i in items],
+            [self.spec.first_views[i] for i in items],
+            self.seed,
+            replace_corrupt,
+            column.values.to(self.device) if in_memory else None,  # type: ignore[union-attr]
+        )
 
-    @property
-    def multi_crop(self) -> MultiCrop:
-        transform = self.transform
-        return transform if isinstance(transform, MultiCrop) else MultiCrop([(transform, self.views or 0)])
-
-    def __call__(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Tensor | list[Tensor], Tensor]]:
-        """Yield (views, index) for each batch."""
-        for crops, index in self._iterate_crops(epoch, indices):
-            groups = [group.to(self.device or group.device, non_blocking=True) for group in crops]
-            views = self.multi_crop.augment_color(groups, seed=self.seed, epoch=epoch, index=index.to(groups[0].device))
-            yield views if isinstance(self.transform, MultiCrop) else views[0], index
-
-    def _iterate_crops(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[list[Tensor], Tensor]]:
-        if isinstance(self.images, Tensor):
-            for index in indices:
-                local = index.to(self.images.device)
-                yield self.multi_crop.crop(self.images[local], seed=self.seed, epoch=epoch, index=local), index
+    def __call__(self, epoch: int, batches: Iterable[Tensor]) -> Iterator[ViewBatch]:
+        """Yield the views of each batch of indices; the augmentations are those of the epoch."""
+        if not self.file_readers:
+            for index in batches:
+                yield self._make_batch({}, index, epoch)
             return
-        self._sampler.batches = [(epoch, index) for index in indices]
+        self._sampler.batches = ((epoch, index) for index in batches)
         corrupt: set[str] = set()
-        for groups, actual, errors in self._loader:
-            new = sorted(set(errors) - corrupt)
-            corrupt.update(new)
-            for line in new:
-                warnings.warn(f"{line}; replaced by the next image ({len(corrupt)} so far)", stacklevel=3)
-            yield groups, actual
+        for index, files in self._workers:
+            errors = {line for loaded in files.values() for line in loaded.errors} - corrupt
+            corrupt |= errors
+            action = "replaced by the next image" if not self.has_missing else "it counts as missing"
+            for line in sorted(errors):
+                warnings.warn(f"{line}; {action} ({len(corrupt)} so far)", stacklevel=2)
+            yield self._make_batch(files, index, epoch)
+
+    def load(self, index: Tensor, epoch: int = EVAL_EPOCH) -> ViewBatch:
+        """Load the views of one batch of indices in this process."""
+        files = {name: reader.read(index, epoch) for name, reader in self.file_readers.items()}
+        return self._make_batch(files, index, epoch)
+
+    def start_workers(self) -> None:
+        """Start the worker processes now, for instance before other threads or process groups exist."""
+        if self.file_readers and self.num_workers:
+            iter(self._workers)
 
     @cached_property
     def _sampler(self) -> _BatchSampler:
         return _BatchSampler()
 
     @cached_property
-    def _loader(self) -> torch_data.DataLoader[_Crops]:
+    def _workers(self) -> torch_data.DataLoader[tuple[Tensor, dict[str, Loaded]]]:
         """The workers that read files; they live as long as this loader."""
-        assert isinstance(self.images, LazyImages)
-        dataset, device = _CropDataset(self.images, self.multi_crop, self.seed), self.device
-        pin_memory = device is not None and device.type == "cuda"
-        return make_item_loader(dataset, self._sampler, self.num_workers, PREFETCH_BATCHES, pin_memory, persistent=True)
+        reader, pin_memory = _FileDataset(self.file_readers), self.device.type == "cuda"
+        return make_item_loader(reader, self._sampler, self.num_workers, PREFETCH_BATCHES, pin_memory, persistent=True)
+
+    def _make_batch(self, files: dict[str, Loaded], index: Tensor, epoch: int) -> ViewBatch:
+        loaded = {name: files.get(name) or reader.read(index, epoch) for name, reader in self.readers.items()}
+        if len(loaded) == 1:
+            index = next(iter(loaded.values())).index
+        groups = [
+            self._make_group(encoder, members, views, loaded, epoch)
+            for encoder, members, views in self.spec.list_groups()
+        ]
+        mask = None
+        if self.has_missing:
+            columns = [loaded[item.modality].mask for item in self.spec.items for _ in range(item.count)]
+            mask = torch.stack(columns, 1).to(self.device, non_blocking=True)
+        return ViewBatch(tuple(groups), index, mask)
+
+    def _make_group(
+        self, encoder: str, members: list[int], views: tuple[int, ...], loaded: dict[str, Loaded], epoch: int
+    ) -> ViewGroup:
+        parts = [self._augment(i, loaded[self.spec.items[i].modality], epoch) for i in members]
+        masks = [loaded[self.spec.items[i].modality].mask for i in members]
+        values, lengths = (
+            _merge(parts, masks) if len(parts) > 1 else (x if x is None else x.flatten(0, 1) for x in parts[0])
+        )
+        assert values is not None
+        return ViewGroup(encoder, views, values, lengths)
+
+    def _augment(self, i: int, loaded: Loaded, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """Make the views (P, V, ...) of an item, and their lengths (P, V), on the device."""
+        item, transform, first_view = self.spec.items[i], self.transforms[i], self.spec.first_views[i]
+        members = self.items[item.modality]
+        values = loaded.values[members.index(i) if len(loaded.values) > 1 else 0].to(self.device, non_blocking=True)
+        lengths = None if loaded.lengths is None else loaded.lengths.to(self.device, non_blocking=True)
+        index = loaded.index[loaded.mask]
+        if isinstance(transform, ImageTransform):
+            if not len(values):
+                return values.expand(-1, item.count, -1, -1, -1).float(), None
+            return (
+                transform.augment_color(values, seed=self.seed, epoch=epoch, index=index, first_view=first_view), None
+            )  # fmt: skip
+        if transform is None or not len(values):
+            repeated = values[:, None].expand(-1, item.count, *values.shape[1:])
+            return repeated, None if lengths is None else lengths[:, None].expand(-1, item.count)
+        return transform.make_views(
+            values, lengths, views=item.count, seed=self.seed, epoch=epoch, index=index, first_view=first_view
+        )
 
 
-_Crops = tuple[list[Tensor], Tensor, list[str]]
-"""Crops (B, V, C, S, S) of each size, indices (B,), and the errors of corrupt images that were replaced."""
+def _merge(parts: Sequence[tuple[Tensor, Tensor | None]], masks: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Merge views (P, V, ...) of several items into rows, instance by instance; sequences are padded to one length."""
+    longest = max(values.shape[2] for values, lengths in parts if lengths is not None) if parts[0][1] is not None else 0
+    padded = []
+    for values, lengths in parts:
+        amount = longest - values.shape[2] if lengths is not None else 0
+        padded.append(pad(values, (0, 0) * (values.dim() - 3) + (0, amount)) if amount else values)
+    repeats = [values.shape[1] for values in padded]
+    present = torch.cat([mask[:, None].expand(-1, count) for mask, count in zip(masks, repeats, strict=True)], 1)
+    position = (present.flatten().cumsum(0) - 1).view(present.shape)
+    order, start = [], 0
+    for mask, count in zip(masks, repeats, strict=True):
+        order.append(position[mask, start : start + count].flatten())
+        start += count
+    inverse = torch.cat(order).argsort().to(padded[0].device)
+    lengths = None
+    if parts[0][1] is not None:
+        lengths = torch.cat([part.flatten() for _, part in parts if part is not None])[inverse]
+    return torch.cat([values.flatten(0, 1) for values in padded])[inverse], lengths
 
 
 class _BatchSampler(Iterable[tuple[int, Tensor]]):
-    """Yields the epoch and the indices of each batch; the list is replaced for each epoch."""
+    """Yields the epoch and the indices of each batch; they are replaced for each epoch."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[int, Tensor]] = []
+        self.batches: Iterable[tuple[int, Tensor]] = ()
 
     def __iter__(self) -> Iterator[tuple[int, Tensor]]:
         return iter(self.batches)
 
 
 @dataclass(frozen=True)
-class _CropDataset(torch_data.Dataset[_Crops]):
-    """Reads and crops the images of a batch: one message to the main process."""
+class _FileDataset(torch_data.Dataset[tuple[Tensor, dict[str, Loaded]]]):
+    """Reads the files of a batch: one message to the main process."""
 
-    images: LazyImages
-    multi_crop: MultiCrop
-    seed: int
+    readers: dict[str, ModalityReader]
 
-    def __getitem__(self, batch: tuple[int, Tensor]) -> _Crops:
+    def __getitem__(self, batch: tuple[int, Tensor]) -> tuple[Tensor, dict[str, Loaded]]:
         epoch, index = batch
-        crops, indices, errors = [], [], []
-        for i in index.tolist():
-            image, actual, messages = self.images.read_or_next(i)
-            crops.append(self.multi_crop.crop([image], seed=self.seed, epoch=epoch, index=torch.tensor([actual])))
-            indices.append(actual)
-            errors += messages
-        return [torch.cat(group) for group in zip(*crops, strict=True)], torch.tensor(indices), errors
+        return index, {name: reader.read(index, epoch) for name, reader in self.readers.items()}

@@ -1,4 +1,4 @@
-"""Encoders of features: standardization, a transformer for sequences, a small MLP for vectors."""
+"""Encoders of features and texts: transformers for sequences and bytes, a small MLP for vectors."""
 
 import math
 
@@ -36,10 +36,31 @@ class Standardize(nn.Module):
         return (features - self.mean) * self.scale
 
 
-class SequenceEncoder(nn.Module):
-    """A transformer encoder from sequences (B, T, features) and their lengths (B,) to (B, dim).
+class _Transformer(nn.Module):
+    """Sinusoidal positions, layers with a padding mask, mean over the valid steps."""
 
-    Input projection, sinusoidal positions, layers with a padding mask, mean over the valid steps.
+    def __init__(self, project: nn.Module, dim: int, layers: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        if dim % heads or dim % 2:
+            raise ValueError(f"dim must be even and divisible by the number of heads, got {dim} and {heads} heads")
+        self.dim, self.project = dim, project
+        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, steps: Tensor, lengths: Tensor) -> Tensor:
+        steps = steps[:, : int(lengths.max())]
+        valid = torch.arange(steps.shape[1], device=steps.device) < lengths[:, None]
+        x = self.project(steps)
+        x = self.dropout(x + make_sinusoidal_positions(x.shape[1], self.dim, x.device).to(x))
+        x = self.layers(x, src_key_padding_mask=~valid)
+        return (x * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
+
+
+class SequenceEncoder(_Transformer):
+    """A transformer from sequences (B, T, features) and their lengths (B,) to (B, dim).
+
+    `standardize` comes first: fit it to the training split.
 
     Examples:
         >>> encoder = SequenceEncoder(20)
@@ -48,22 +69,27 @@ class SequenceEncoder(nn.Module):
     """
 
     def __init__(self, features: int, dim: int = 128, layers: int = 3, heads: int = 8, dropout: float = 0.1) -> None:
-        super().__init__()
-        if dim % heads or dim % 2:
-            raise ValueError(f"dim must be even and divisible by the number of heads, got {dim} and {heads} heads")
-        self.dim = dim
-        self.project = nn.Linear(features, dim)
-        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, dropout, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.dropout = nn.Dropout(dropout)
+        super().__init__(nn.Linear(features, dim), dim, layers, heads, dropout)
+        self.standardize = Standardize(features)
 
-    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
-        features = features[:, : int(lengths.max())]
-        valid = torch.arange(features.shape[1], device=features.device) < lengths[:, None]
-        x = self.project(features)
-        x = self.dropout(x + make_sinusoidal_positions(x.shape[1], self.dim, x.device).to(x))
-        x = self.layers(x, src_key_padding_mask=~valid)
-        return (x * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
+    def forward(self, steps: Tensor, lengths: Tensor) -> Tensor:
+        _check_shape("sequences", steps, 3, len(self.standardize.mean))
+        return super().forward(self.standardize(steps), lengths)
+
+
+class TextEncoder(_Transformer):
+    """A transformer from the UTF-8 bytes (B, T) of texts and their lengths (B,) to (B, dim).
+
+    Examples:
+        >>> TextEncoder()(torch.tensor([[104, 105]], dtype=torch.uint8), torch.tensor([2])).shape
+        torch.Size([1, 128])
+    """
+
+    def __init__(self, dim: int = 128, layers: int = 3, heads: int = 8, dropout: float = 0.1) -> None:
+        super().__init__(nn.Embedding(256, dim), dim, layers, heads, dropout)
+
+    def forward(self, steps: Tensor, lengths: Tensor) -> Tensor:
+        return super().forward(steps.int(), lengths)
 
 
 def make_sinusoidal_positions(steps: int, width: int, device: torch.device | None = None) -> Tensor:
@@ -73,8 +99,10 @@ def make_sinusoidal_positions(steps: int, width: int, device: torch.device | Non
     return torch.stack([angle.sin(), angle.cos()], 2).flatten(1)
 
 
-class VectorEncoder(nn.Sequential):
+class VectorEncoder(nn.Module):
     """A small MLP from vectors (B, features) to (B, dim).
+
+    `standardize` comes first: fit it to the training split.
 
     Examples:
         >>> VectorEncoder(20)(torch.randn(4, 20)).shape
@@ -82,5 +110,17 @@ class VectorEncoder(nn.Sequential):
     """
 
     def __init__(self, features: int, dim: int = 128, dropout: float = 0.1) -> None:
-        super().__init__(nn.Linear(features, 2 * dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * dim, dim))
-        self.dim = dim
+        super().__init__()
+        self.dim, self.standardize = dim, Standardize(features)
+        layers = (nn.Linear(features, 2 * dim), nn.ReLU(), nn.Dropout(dropout), nn.Linear(2 * dim, dim))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        _check_shape("vectors", vectors, 2, len(self.standardize.mean))
+        h: Tensor = self.layers(self.standardize(vectors))
+        return h
+
+
+def _check_shape(name: str, values: Tensor, dim: int, features: int) -> None:
+    if values.dim() != dim or values.shape[-1] != features:
+        raise ValueError(f"{name} must have {features} features, as in training, got {tuple(values.shape)}")

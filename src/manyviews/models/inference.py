@@ -1,59 +1,134 @@
-"""An image encoder with its preprocessing."""
+"""`Encoder`: a trained encoder with its preprocessing, for data as users have them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from manyviews.data import DatasetError, pil_to_tensor, read_image
-from manyviews.models.encoders import get_representation_dim
+from manyviews.data import Column, DatasetError, Sequences, Texts, Vectors, pil_to_tensor, read_image
+from manyviews.models.multi_view import MultiViewEncoder
+from manyviews.models.view_batch import ViewBatch, ViewGroup
 from manyviews.transforms import center_crop_batch
+from manyviews.utils import describe_type
 
 ImageLike = Tensor | Image.Image | str | Path
+Values = Tensor | Sequence[Any]
+"""Values of one modality. Images: uint8 (B, C, H, W) of any size, floats in [0, 1] of the encoder's size, or a list of
+file names, PIL images and uint8 (C, H, W). Texts: a list of strings. Vectors (B, d). Sequences: (B, T, d), or a list of
+(T, d)."""
 
 
-class ImageEncoder(nn.Module):
-    """An encoder with its preprocessing: maps images of any size to representations (B, dim).
+class Encoder(nn.Module):
+    """A trained encoder with its preprocessing: maps data to representations (B, dim).
 
-    Accepts uint8 images (B, C, H, W), floats in [0, 1] of size `size`, or a sequence of file paths, PIL images and
-    uint8 images (C, H, W). Images of another size are center-cropped and resized, as in evaluation.
+    Call it with the values of its modality or, if it has several, with a dict of them. Modalities that are not in the
+    dict are missing; the representation of an instance is then the concatenation of its modalities' representations,
+    (B, modalities x dim), with the mean of the training split in the place of missing ones.
 
     Examples:
-        >>> from manyviews.models import get_encoder
-        >>> encoder = ImageEncoder(get_encoder("resnet-small"), size=32)
+        >>> from manyviews.models import MultiViewEncoder, EncoderConfig, EncoderSpec, build_encoder
+        >>> spec = EncoderSpec("image", "resnet-small", size=32)
+        >>> config = EncoderConfig({"image": spec}, {"image": "image"})
+        >>> encoder = Encoder(MultiViewEncoder.from_config(config))
         >>> encoder(torch.zeros(5, 3, 100, 80, dtype=torch.uint8)).shape
         torch.Size([5, 192])
     """
 
-    def __init__(self, encoder: nn.Module, size: int) -> None:
+    def __init__(self, encoder: MultiViewEncoder) -> None:
         super().__init__()
-        self.encoder, self.size = encoder, size
-        self.dim = get_representation_dim(encoder, torch.zeros(1, 3, size, size))
+        if encoder.config is None:
+            raise ValueError("the encoder has no config: build it with MultiViewEncoder.from_config")
+        self.encoder, self.config = encoder, encoder.config
         self.eval().requires_grad_(False)
 
-    def forward(self, images: Tensor | Sequence[ImageLike]) -> Tensor:
-        reference = next(self.encoder.parameters(), torch.zeros(()))
-        return self.encoder(self._preprocess(images).to(reference))
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return self.encoder.modalities
 
-    def _preprocess(self, images: Tensor | Sequence[ImageLike]) -> Tensor:
-        if not isinstance(images, Tensor):
-            if isinstance(images, (str, Path)) or not isinstance(images, Sequence) or not len(images):
-                got = f"{images!r}" if isinstance(images, (str, Path, list)) else type(images).__name__
-                raise ValueError(f"images must be a tensor or a list of images, got {got}")
-            return center_crop_batch([_load_image(image).expand(3, -1, -1) for image in images], self.size)
-        if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
-            raise ValueError(f"images must be (B, 1 or 3, height, width), got {tuple(images.shape)}")
-        if images.dtype == torch.uint8:
-            return center_crop_batch(images, self.size)
-        if not images.is_floating_point() or images.shape[2:] != (self.size, self.size):
-            expected, got = f"{self.size} x {self.size}", f"{images.dtype} {tuple(images.shape)}"
-            raise ValueError(f"images must be uint8 of any size, or floats in [0, 1] of {expected}, got {got}")
-        low, high = images.aminmax()
-        if not (low > -0.01 and high < 1.01):
-            raise ValueError(f"float images must be in [0, 1], got values from {low} to {high}: divide by 255?")
-        return images
+    @property
+    def dim(self) -> int:
+        """Dimension of the representation of an instance."""
+        return self.encoder.dim * len(self.modalities)
+
+    def forward(self, values: Values | Mapping[str, Values]) -> Tensor:
+        if not isinstance(values, Mapping):
+            if len(self.modalities) > 1:
+                names = ", ".join(self.modalities)
+                raise ValueError(f"expected a dict with some of the modalities {names}, got {describe_type(values)}")
+            values = {self.modalities[0]: values}
+        h, mask = self.encode(values)
+        return self.encoder.fuse(h, mask)
+
+    def encode(self, values: Mapping[str, Values]) -> tuple[Tensor, Tensor]:
+        """Return the representations h (B, K, dim) of the K modalities, and their mask (B, K)."""
+        batch = self.make_batch(values)
+        h = self.encoder(batch)
+        mask = torch.ones(h.shape[:2], dtype=torch.bool, device=h.device) if batch.mask is None else batch.mask
+        return h, mask
+
+    def make_batch(self, values: Mapping[str, Values]) -> ViewBatch:
+        """Preprocess values by modality as a batch with one view of each modality; others are missing."""
+        if unknown := [name for name in values if name not in self.modalities]:
+            raise ValueError(f"there is no modality {unknown[0]!r}, only {', '.join(self.modalities)}")
+        counts = {name: len(part) for name, part in values.items()}
+        if len(set(counts.values())) != 1 or 0 in counts.values():
+            raise ValueError(f"all modalities must have the same number of instances, at least one, got {counts}")
+        reference = next(self.encoder.parameters(), self.encoder.mean_representation)
+        count, groups = next(iter(counts.values())), []
+        for i, name in enumerate(self.modalities):
+            part, lengths = self._preprocess(name, values[name]) if name in values else (reference.new_zeros(0), None)
+            part = part.to(reference) if part.is_floating_point() else part.to(reference.device)
+            lengths = None if lengths is None else lengths.to(reference.device)
+            groups.append(ViewGroup(self.config.modalities[name], (i,), part, lengths))
+        mask = torch.tensor([name in values for name in self.modalities], device=reference.device)
+        indices = torch.arange(count)
+        return ViewBatch(tuple(groups), indices, None if mask.all() else mask.repeat(count, 1))
+
+    def _preprocess(self, name: str, values: Values) -> tuple[Tensor, Tensor | None]:
+        spec = self.config.get_spec(name)
+        if spec.kind == "image":
+            return preprocess_images(values, spec.size), None
+        column = _make_column(name, spec.kind, values)
+        part, lengths = column.load(torch.arange(len(column)))
+        return part, None if spec.kind == "vector" else lengths
+
+
+def _make_column(name: str, kind: str, values: Values) -> Column:
+    try:
+        if kind == "text":
+            return Texts(tuple(values))
+        if kind == "vector":
+            return Vectors(torch.as_tensor(values))
+        if isinstance(values, Tensor):
+            return Sequences(values)
+        parts = [torch.as_tensor(part) for part in values]
+        lengths = torch.tensor([len(part) for part in parts])
+        return Sequences(nn.utils.rnn.pad_sequence(parts, batch_first=True), lengths)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a {kind} for each instance: {error}") from error
+
+
+def preprocess_images(images: Values, size: int) -> Tensor:
+    """Center-crop and resize images to floats in [0, 1] (B, C, size, size), as in evaluation."""
+    if not isinstance(images, Tensor):
+        if isinstance(images, (str, Path)) or not isinstance(images, Sequence) or not len(images):
+            got = f"{images!r}" if isinstance(images, (str, Path, list)) else type(images).__name__
+            raise ValueError(f"images must be a tensor or a list of images, got {got}")
+        return center_crop_batch([_load_image(image).expand(3, -1, -1) for image in images], size)
+    if images.dim() != 4 or images.shape[1] not in (1, 3) or 0 in images.shape:
+        raise ValueError(f"images must be (B, 1 or 3, height, width), got {tuple(images.shape)}")
+    if images.dtype == torch.uint8:
+        return center_crop_batch(images, size)
+    if not images.is_floating_point() or images.shape[2:] != (size, size):
+        got = f"{images.dtype} {tuple(images.shape)}"
+        raise ValueError(f"images must be uint8 of any size, or floats in [0, 1] of {size} x {size}, got {got}")
+    low, high = images.aminmax()
+    if not (low > -0.01 and high < 1.01):
+        raise ValueError(f"float images must be in [0, 1], got values from {low} to {high}: divide by 255?")
+    return images
 
 
 def _load_image(image: ImageLike) -> Tensor:

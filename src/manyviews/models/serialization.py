@@ -8,9 +8,9 @@ import operator
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,18 @@ from torch.func import functional_call
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from manyviews.models.encoders import ENCODERS, eval_mode, get_encoder
-from manyviews.models.multimodal import ModalityKind, MultimodalConfig, MultimodalEncoder
+from manyviews.models.encoder_config import CUSTOM, FEATURE_ENCODERS, EncoderConfig, EncoderSpec
+from manyviews.models.encoders import eval_mode
+from manyviews.models.multi_view import MultiViewEncoder
 from manyviews.utils import Budget, check_regular, escape_surrogates, get_memory_limit, parse_json
 
 METADATA_KEY = "manyviews"
 """Metadata key of the config in the header."""
-ALLOWED_OPTIONS: Mapping[str, type] = {"stem": str, "width": float}
+ALLOWED_OPTIONS: Mapping[str, type] = {
+    "stem": str, "width": float, "features": int, "dim": int, "layers": int, "heads": int, "dropout": float,
+}  # fmt: skip
 """Encoder options that a file may set; other options are rejected."""
+KINDS = ("image", *FEATURE_ENCODERS)
 MAX_IMAGE_SIZE = 4096
 """Max height and width of the images of an encoder."""
 LAYER_BYTES = 12
@@ -39,45 +43,41 @@ class EncoderError(ValueError):
     """A file does not contain an encoder, or contains one of another architecture."""
 
 
-@dataclass(frozen=True)
-class EncoderConfig:
-    """Architecture and image size of an encoder. Its input is RGB in [0, 1], not normalized, `size` x `size`."""
-
-    encoder: str
-    options: dict[str, Any]
-    size: int
-
-
-def serialize_module(module: nn.Module, config: EncoderConfig | MultimodalConfig | None = None) -> bytes:
-    """Return the bytes of a file for `load_image_encoder`, or without a config for `load_weights`."""
+def serialize_module(module: nn.Module, config: EncoderConfig | None = None) -> bytes:
+    """Return the bytes of a file for `load_encoder_file`, or without a config for `load_weights`."""
     from safetensors.torch import save
 
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
     return save(state, None if config is None else {METADATA_KEY: json.dumps(asdict(config))})
 
 
-def load_image_encoder(path: Path) -> tuple[nn.Module, EncoderConfig]:
-    """Load an image encoder and its config from a file.
+def load_encoder_file(path: Path) -> MultiViewEncoder:
+    """Load an encoder from a file, in evaluation mode.
 
     Raises:
-        EncoderError: the file is corrupt or multimodal, or its weights do not fit its config.
+        EncoderError: the file is corrupt, or its weights do not fit its config.
     """
-    config = _read_config(path)
-    if isinstance(config, MultimodalConfig):
-        names = ", ".join(config.modalities)
-        raise EncoderError(f"{path} contains a multimodal encoder ({names}), not an image encoder")
+    config = read_encoder_config(path)
+    if custom := [name for name, spec in config.encoders.items() if spec.name == CUSTOM]:
+        raise EncoderError(
+            f"the encoder of {custom[0] or 'the run'} in {path} is a module of yours: build it, make a MultiViewEncoder "
+            "of it and load the weights with safetensors.torch.load_model"
+        )
     # Build on the meta device: the header is untrusted and could request any size. Not all timm and torchvision models
     # support it, so their allocations are counted instead.
-    is_builtin = config.encoder in ENCODERS
     try:
-        with torch.device("meta") if is_builtin else _LimitedAllocation(Budget(path, path.stat().st_size)):
-            encoder = get_encoder(config.encoder, **config.options)
-        if LAYER_BYTES * _count_largest_output(encoder, config.size) > get_memory_limit():
-            raise ValueError(f"one image of {config.size} x {config.size} needs more than the available memory")
+        with torch.device("meta"), _LimitedAllocation(Budget(path, path.stat().st_size)):
+            encoder = MultiViewEncoder.from_config(config)
+        for name, spec in config.encoders.items():
+            if (
+                spec.size
+                and LAYER_BYTES * _count_largest_output(encoder.get_encoder(name), spec.size) > get_memory_limit()
+            ):
+                raise ValueError(f"one image of {spec.size} x {spec.size} needs more than the available memory")
     except (ValueError, TypeError, OverflowError, RuntimeError, AssertionError) as error:
         raise EncoderError(f"{path}: {error}") from error
-    load_weights(encoder, path, config.encoder)
-    return encoder, config
+    load_weights(encoder, path, f"encoders of {', '.join(config.modalities)}")
+    return encoder.eval().requires_grad_(False)
 
 
 class _LimitedAllocation(TorchDispatchMode):
@@ -106,29 +106,6 @@ def _count_largest_output(encoder: nn.Module, size: int) -> int:
     with register_module_forward_hook(count), eval_mode(encoder), torch.device("meta"):
         functional_call(encoder, state, torch.empty(1, 3, size, size))
     return max(counts)
-
-
-def load_multimodal_encoder(path: Path) -> MultimodalEncoder:
-    """Load a multimodal encoder from a file, in evaluation mode.
-
-    Raises:
-        EncoderError: the file is corrupt or not multimodal, or its weights do not fit its config.
-    """
-    config = _read_config(path)
-    if not isinstance(config, MultimodalConfig):
-        raise EncoderError(f"{path} contains an image encoder, not a multimodal encoder")
-    try:
-        with torch.device("meta"), _LimitedAllocation(Budget(path, path.stat().st_size)):
-            encoder = MultimodalEncoder.from_config(config)
-    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
-        raise EncoderError(f"{path}: {error}") from error
-    load_weights(encoder, path, f"encoders of {', '.join(config.modalities)}")
-    return encoder.eval().requires_grad_(False)
-
-
-def is_multimodal_file(path: Path) -> bool:
-    """Return whether a file contains a multimodal encoder (else an image encoder)."""
-    return isinstance(_read_config(path), MultimodalConfig)
 
 
 def load_weights(module: nn.Module, path: Path, description: str) -> None:
@@ -171,37 +148,33 @@ def _open_file(path: Path) -> Iterator[Any]:
         raise EncoderError(f"cannot read {path}: {error}") from error
 
 
-def _read_config(path: Path) -> EncoderConfig | MultimodalConfig:
+def read_encoder_config(path: Path) -> EncoderConfig:
+    """Read the config in the header of a file."""
     with _open_file(path) as file:
         text, count = (file.metadata() or {}).get(METADATA_KEY), len(file.keys())
     if text is None:
         raise EncoderError(f"{path} has no encoder config in its header: manyviews writes one, so train the run again")
     try:
         metadata = parse_json(text)
-        if "modalities" in metadata:
-            return _parse_multimodal_config(metadata, count)
-        options = {name: ALLOWED_OPTIONS[name](value) for name, value in metadata["options"].items()}
-        config = EncoderConfig(metadata["encoder"], options, operator.index(metadata["size"]))
-        if not re.fullmatch(ENCODER_NAME, config.encoder) or not 1 <= config.size <= MAX_IMAGE_SIZE:
-            raise ValueError(f"invalid encoder {config.encoder!r} or image size {config.size}")
+        encoders = {str(name): _parse_spec(spec) for name, spec in metadata["encoders"].items()}
+        modalities = {str(modality): str(name) for modality, name in metadata["modalities"].items()}
+        dim = None if metadata["dim"] is None else operator.index(metadata["dim"])
+        config = EncoderConfig(encoders, modalities, dim)
+        # Every encoder, and every layer of a transformer, has tensors: the file must contain at least as many.
+        layers = sum(max(1, spec.options.get("layers", 1)) for spec in encoders.values())
+        if not 1 <= len(modalities) <= MAX_DIM or not 1 <= (dim or 1) <= MAX_DIM or layers > count:
+            raise ValueError(f"{len(modalities)} modalities, {dim} dimensions, {layers} layers and {count} tensors")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise EncoderError(f"{path}: invalid encoder config in the header: {error!r}") from error
 
 
-def _parse_multimodal_config(metadata: dict[str, Any], tensors: int) -> MultimodalConfig:
-    kinds: dict[str, tuple[ModalityKind, int]] = {}
-    for name, (kind, features) in metadata["modalities"].items():
-        if kind not in get_args(ModalityKind):
-            raise ValueError(f"unknown modality kind {kind!r}")
-        kinds[str(name)] = (kind, operator.index(features))
-    dims = {name: operator.index(metadata[name]) for name in ("hidden_dim", "transformer_layers", "transformer_heads")}
-    sizes = [len(kinds), *dims.values(), *(features for kind, features in kinds.values() if kind != "image")]
-    # Every modality, and every layer of a sequence encoder, has tensors: the file must contain at least as many.
-    sizes.append(len(kinds) + dims["transformer_layers"] * sum(kind == "sequence" for kind, _ in kinds.values()))
-    if sizes[-1] > tensors:
-        raise ValueError(f"{sizes[-1]} layers, but only {tensors} tensors")
-    image_encoder = metadata["image_encoder"]
-    if not all(1 <= size <= MAX_DIM for size in sizes) or not re.fullmatch(ENCODER_NAME, image_encoder):
-        raise ValueError(f"invalid sizes {sizes} or image encoder {image_encoder!r}")
-    return MultimodalConfig(kinds, **dims, dropout=float(metadata["dropout"]), image_encoder=image_encoder)
+def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
+    options = {key: ALLOWED_OPTIONS[key](value) for key, value in spec["options"].items()}
+    size, kind, name = operator.index(spec["size"]), spec["kind"], spec["name"]
+    numbers = [value for value in options.values() if type(value) is int]
+    if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):
+        raise ValueError(f"invalid encoder {name!r} for {kind!r} with {options}")
+    if not (1 if kind == "image" else 0) <= size <= MAX_IMAGE_SIZE:
+        raise ValueError(f"invalid image size {size}")
+    return EncoderSpec(kind, name, options, size)

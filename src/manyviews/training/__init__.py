@@ -1,5 +1,6 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
+from manyviews.training.build import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
 from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
 from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS
 from manyviews.training.config import Config as Config
@@ -8,13 +9,9 @@ from manyviews.training.config import coerce_field as coerce_field
 from manyviews.training.fabric import create_fabric as create_fabric
 from manyviews.training.fabric import run_on_rank_zero as run_on_rank_zero
 from manyviews.training.grad_cache import grad_cache_backward as grad_cache_backward
-from manyviews.training.image_task import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
-from manyviews.training.image_task import ImageTask as ImageTask
-from manyviews.training.image_task import build_transform as build_transform
 from manyviews.training.loggers import check_loggers as check_loggers
 from manyviews.training.loggers import check_wandb_login as check_wandb_login
 from manyviews.training.loggers import read_metrics as read_metrics
-from manyviews.training.multimodal_task import MultimodalTask as MultimodalTask
 from manyviews.training.optim import LARS as LARS
 from manyviews.training.optim import build_parameter_groups as build_parameter_groups
 from manyviews.training.recipes import RECIPES as RECIPES
@@ -24,7 +21,6 @@ from manyviews.training.resolve import AUTO_FIELDS as AUTO_FIELDS
 from manyviews.training.resolve import build_loss as build_loss
 from manyviews.training.resolve import has_small_modalities as has_small_modalities
 from manyviews.training.resolve import limit_cpu_threads as limit_cpu_threads
-from manyviews.training.resolve import make_task as make_task
 from manyviews.training.resolve import resolve_task as resolve_task
 from manyviews.training.resolve import with_absolute_paths as with_absolute_paths
 from manyviews.training.run_directory import CONFIG_FILE as CONFIG_FILE
@@ -38,7 +34,7 @@ from manyviews.training.signals import SignalCatcher as SignalCatcher
 from manyviews.training.signals import TrainingInterrupted as TrainingInterrupted
 from manyviews.training.sync_batch_norm import CPUSyncBatchNorm as CPUSyncBatchNorm
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm as convert_sync_batch_norm
-from manyviews.training.task import AnyModel as AnyModel
+from manyviews.training.task import TrainingTask as TrainingTask
 from manyviews.training.task import load_data as load_data
 from manyviews.training.trainer import DivergedError as DivergedError
 from manyviews.training.trainer import Trainer as Trainer

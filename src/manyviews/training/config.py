@@ -13,15 +13,14 @@ from typing import Any, Literal
 
 import yaml
 
-from manyviews.loading import count_instances_per_batch
+from manyviews.loading import ViewSpec, count_instances_per_batch
 from manyviews.losses import get_loss
-from manyviews.models import ENCODERS, Stem, get_encoder
+from manyviews.models import Stem, check_encoder_name
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import Device, describe_type, parse_yaml, suggest
 
 LimitOrder = Literal["sample", "first"]
-Task = Literal["images", "multimodal"]
-OptimizerName = Literal["sgd", "lars", "adamw"]
+OptimizerName = Literal["auto", "sgd", "lars", "adamw"]
 Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
 Logger = Literal["tensorboard", "wandb", "wandb-offline"]
 
@@ -47,7 +46,8 @@ class Config:
     """
 
     data: str = "photos"
-    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder or a .npz, .npy, .pkl or .mat file."""
+    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl, .parquet)
+    or a .npz, .npy, .pkl or .mat file."""
     max_instances: int | None = None
     """Use at most this many training instances. Default: all."""
     subset: LimitOrder = "sample"
@@ -57,30 +57,40 @@ class Config:
     raise_on_corrupt: bool = False
     """Stop with an error at a corrupt image instead of skipping it with a warning."""
     follow_symlinks: bool = False
-    """Follow symbolic links that lead out of the image folder."""
+    """Follow symbolic links that lead out of the folder of the data."""
+    kinds: tuple[str, ...] = ()
+    """Kinds of a table's columns that are recognized wrongly: COLUMN=KIND, with image, text, sequence, vector or skip."""
+    id_column: str | None = None
+    """Column of a table with the ids of its rows. Default: id."""
+    split_column: str | None = None
+    """Column of a table with the split of each row. Default: split."""
+    label_column: str | None = None
+    """Column of a table with the labels. Default: label, class, target or group."""
     monitor_size: int | None = None
     """Number of training instances that are only monitored, not trained on. With 0, trained instances are monitored;
     their kNN accuracy is higher. Default: a tenth, between 20 and 250, or 0 if there are fewer than 100."""
 
-    task: Task = "images"
-    """What the views are. images: random augmentations of an image; multimodal: the modalities of an instance."""
-    views: int = 4
-    """Number of views per instance. Multimodal: 0 for all modalities."""
+    views: tuple[str, ...] = ()
+    """Views of an instance: items MODALITY[:COUNT][@SIZE], such as image:4, text audio vision, image:2@224 image:6@96,
+    image:2 caption; or a number, of views of the only image modality. Default: 4 of one modality, or one of each."""
     image_size: int | None = None
-    """Height and width of a view in pixels. Default: that of the images, at most 224."""
+    """Height and width of views of images in pixels. Default: that of the images, at most 224."""
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """Minimum and maximum area of a random crop, as fractions of the image."""
+    small_crop_scale: tuple[float, float] = (0.05, 0.2)
+    """Minimum and maximum area of a random crop for views that are smaller than the largest (multi-crop)."""
     jitter_strength: float | None = None
     """Strength of the color jitter. Default: 0.5 for views of up to 64 pixels, 1 for larger ones."""
     blur_prob: float | None = None
     """Probability of a Gaussian blur. Default: 0 for views of up to 64 pixels, 0.5 for larger ones."""
-    modalities: tuple[str, ...] = ()
-    """Multimodal: modalities to use as views. Default: all."""
     missing_rate: float = 0.0
-    """Multimodal: fraction of the training instances' modalities that is removed at random, by the seed."""
+    """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
-    encoder: str = "resnet-small"
-    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME."""
+    encoder: tuple[str, ...] = ("resnet-small",)
+    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of one
+    modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
+    separate_encoders: bool = False
+    """Give each image modality an encoder of its own, instead of one that they share."""
     stem: Stem | None = None
     """First layers of a built-in ResNet: imagenet for large images, the others for small. Default: by image size."""
     width_mult: float | None = None
@@ -90,13 +100,13 @@ class Config:
     per_view_batch_norm: bool = False
     """Compute batch norm statistics for each view separately instead of over all views."""
     hidden_dim: int = 128
-    """Multimodal: dimension of each modality's representation."""
+    """Dimension of the representations of features and texts, and of all if there are several encoders."""
     transformer_layers: int = 3
-    """Multimodal: number of layers of the transformers that encode sequences."""
+    """Number of layers of the transformers that encode sequences and texts."""
     transformer_heads: int = 8
-    """Multimodal: number of attention heads of these transformers."""
+    """Number of attention heads of these transformers."""
     dropout: float = 0.1
-    """Multimodal: dropout probability of the encoders."""
+    """Dropout probability of the encoders of features and texts."""
     init: Path | None = None
     """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only). Default: random."""
 
@@ -109,10 +119,10 @@ class Config:
     learn_temperature: bool | None = None
     """Learn the temperature (and SigLIP's bias). Default: that of the loss."""
     supervised: bool = False
-    """Multimodal: train a supervised baseline instead, with a linear layer on the fused modalities."""
+    """Train a supervised baseline instead, with a linear layer on the fused modalities."""
 
-    epochs: int = 10
-    """Number of passes over the training data."""
+    epochs: int = 0
+    """Number of passes over the training data. Default: 10 if all views are images, else 60."""
     batch_size: int | None = None
     """Instances per batch, over all ranks. Default: 128, or all training instances if there are fewer."""
     batch_counts_views: bool = False
@@ -120,16 +130,17 @@ class Config:
     grad_cache_chunk: int | None = None
     """Save memory: embed at most this many instances at once on each rank. The gradient stays that of the full batch;
     batch norm normalizes each chunk separately."""
-    optimizer: OptimizerName = "sgd"
-    """Optimizer."""
-    learning_rate: float = 1.0
-    """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256."""
+    optimizer: OptimizerName = "auto"
+    """Optimizer; auto is sgd if all views are images, else adamw."""
+    learning_rate: float | None = None
+    """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256. Default: 1 for sgd, 0.3 for
+    lars, 0.001 for adamw."""
     warmup_fraction: float = 0.1
     """Fraction of the steps with linear warm-up; afterwards the learning rate decays to zero as a cosine."""
     momentum: float = 0.9
     """Momentum of SGD and LARS."""
-    weight_decay: float = 1e-6
-    """Weight decay; biases and normalization layers have none."""
+    weight_decay: float | None = None
+    """Weight decay; biases and normalization layers have none. Default: 0.01 for adamw, else 1e-6."""
     lars_trust_coefficient: float = 1e-3
     """Trust coefficient of LARS."""
     seed: int = 0
@@ -179,41 +190,56 @@ class Config:
     def instances_per_batch(self) -> int:
         """Instances per batch, over all ranks."""
         size = DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
-        return count_instances_per_batch(size, self.views) if self.batch_counts_views else size
+        return count_instances_per_batch(size, self.num_views) if self.batch_counts_views else size
+
+    @property
+    def num_views(self) -> int:
+        """Number of views per instance; 0 if it depends on the data."""
+        return ViewSpec.parse(self.views).num_views
+
+    def get_encoder_name(self, modality: str, kind: str) -> str | None:
+        """Return the encoder that is chosen for a modality of a kind, or None."""
+        chosen = dict(text.split("=", 1) if "=" in text else ("image", text) for text in self.encoder)
+        return chosen.get(modality, chosen.get(kind))
 
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""
-        for task, names in TASK_ONLY_FIELDS.items():
-            for name in names if task != self.task else ():
-                if getattr(self, name) != getattr(Config, name):
-                    raise ConfigError(f"{name} requires task {task}, got task {self.task}")
         for expected, (is_valid, names) in BOUNDS.items():
             for name in names:
                 value = getattr(self, name)
                 if value is not None and not is_valid(value):
                     raise ConfigError(f"{name} must be {expected}, got {value}")
-        if self.task == "images" and self.views < 2:
-            raise ConfigError(f"views must be >= 2, got {self.views}")
         if self.monitor_size == 1:
             raise ConfigError("monitor_size must be 0 or >= 2, got 1")
         if self.hidden_dim % self.transformer_heads or self.hidden_dim % 2:
             got = f"{self.hidden_dim} and {self.transformer_heads} heads"
             raise ConfigError(f"hidden_dim must be even and divisible by transformer_heads, got {got}")
         try:
-            _ = self.instances_per_batch  # raises if it is less than 2
-            max_views = get_loss(self.loss).max_views
-            if ":" not in self.encoder and self.encoder not in ENCODERS:
-                get_encoder(self.encoder)  # raises an error that lists the encoders
-            SimCLRTransform(
-                self.image_size or 32,
-                jitter_strength=self.jitter_strength or 0.0,
-                blur_prob=self.blur_prob or 0.0,
-                crop_scale=self.crop_scale,
-            )
+            if self.num_views or not self.batch_counts_views:
+                _ = self.instances_per_batch  # raises if it is less than 2
+            self.check_num_views()
+            for text in self.encoder:
+                if "=" not in text:
+                    check_encoder_name("image", text)
+            for scale in (self.crop_scale, self.small_crop_scale):
+                SimCLRTransform(
+                    self.image_size or 32,
+                    jitter_strength=self.jitter_strength or 0.0,
+                    blur_prob=self.blur_prob or 0.0,
+                    crop_scale=scale,
+                )
+        except ConfigError:
+            raise
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        if self.task == "images" and self.views > max_views:
-            raise ConfigError(f"{self.loss} supports {max_views} views, got views {self.views}: try pwe-{self.loss}")
+
+    def check_num_views(self) -> None:
+        """Raise a ConfigError if the loss cannot use this number of views; any number is allowed if there is none yet."""
+        max_views, count = get_loss(self.loss).max_views, self.num_views
+        if count == 1 and not self.supervised:
+            raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {self.views[0]}:2")
+        if count > max_views and not self.supervised:
+            raise ConfigError(f"{self.loss} supports {max_views} views, got {count}: try pwe-{self.loss}")
 
     def with_loss_defaults(self) -> Config:
         """Fill in the loss's default for the temperature, and for whether it is learned.
@@ -270,7 +296,7 @@ class Config:
 
 
 FIRST_FIELDS = {
-    "data": "data", "views": "task", "model": "encoder", "loss": "loss", "optimization": "epochs", "runtime": "device",
+    "data": "data", "views": "views", "model": "encoder", "loss": "loss", "optimization": "epochs", "runtime": "device",
     "logging": "monitor_every",
 }  # fmt: skip
 """The groups of fields in `manyviews train --help`, each with its first field."""
@@ -282,25 +308,24 @@ RUNTIME_FIELDS = {
 }  # fmt: skip
 """Fields that do not affect the result. `data` is one: checkpoints fingerprint the data, so the path may change."""
 
-TASK_ONLY_FIELDS = {
-    "images": (
-        "image_size", "crop_scale", "jitter_strength", "blur_prob", "stem", "width_mult", "per_view_batch_norm",
-        "batch_counts_views",
+KIND_FIELDS = {
+    ("image",): (
+        "image_size", "crop_scale", "small_crop_scale", "jitter_strength", "blur_prob", "stem", "width_mult",
+        "per_view_batch_norm", "separate_encoders",
     ),
-    "multimodal": (
-        "modalities", "missing_rate", "hidden_dim", "transformer_layers", "transformer_heads", "dropout", "supervised",
-    ),
+    ("sequence", "text"): ("transformer_layers", "transformer_heads"),
+    ("sequence", "text", "vector"): ("dropout",),
 }  # fmt: skip
-"""Fields that only one task uses."""
+"""Fields that only modalities of some kinds use."""
 
 _MAX = 2**62
 BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "a number >= 0": (lambda value: 0 <= value < _MAX, (
-        "views", "monitor_size", "width_mult", "weight_decay", "lars_trust_coefficient", "seed", "num_workers",
+        "monitor_size", "width_mult", "weight_decay", "epochs", "lars_trust_coefficient", "seed", "num_workers",
         "monitor_every", "checkpoint_every_steps", "checkpoint_every_minutes",
     )),
     "a number >= 1": (lambda value: 1 <= value < _MAX, (
-        "image_size", "embed_dim", "transformer_layers", "transformer_heads", "epochs", "grad_cache_chunk", "devices",
+        "image_size", "embed_dim", "transformer_layers", "transformer_heads", "grad_cache_chunk", "devices",
         "num_nodes", "cpu_threads", "knn_k", "log_every", "keep_checkpoints",
     )),
     "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
@@ -339,6 +364,8 @@ def _coerce(kind: Any, value: Any) -> Any:
     if origin in (typing.Union, UnionType):
         return None if value is None else _coerce(inner[0], value)
     if origin is tuple:
+        if inner == (str, ...) and isinstance(value, (str, int)) and not isinstance(value, bool):
+            value = str(value).split()
         kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         if isinstance(value, str):
             raise TypeError

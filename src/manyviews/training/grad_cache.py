@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-Views = Tensor | Sequence[Tensor]
+from manyviews.models import ViewBatch
+
+Views = Tensor | Sequence[Tensor] | ViewBatch
 
 
 def grad_cache_backward(
@@ -30,7 +32,7 @@ def grad_cache_backward(
     """Compute the gradients of `loss_fn(embed_fn(views)).backward()` chunk by chunk, and return the loss.
 
     Args:
-        embed_fn: maps views (B, N, ...), or a list of view groups, to embeddings (B, N, d).
+        embed_fn: maps views (B, N, ...), a list of view groups, or a `ViewBatch`, to embeddings (B, N, d).
         views: views of the full batch.
         loss_fn: maps the embeddings (M, N, d) of the full batch to the loss.
         chunk_size: number of instances embedded at once.
@@ -49,7 +51,8 @@ def grad_cache_backward(
     if chunk_size < 1:
         raise ValueError(f"chunk_size must be >= 1, got {chunk_size}")
     chunks = list(_split_chunks(views, chunk_size))
-    device = views.device if isinstance(views, Tensor) else views[0].device
+    first = views.groups[0].values if isinstance(views, ViewBatch) else views if isinstance(views, Tensor) else views[0]
+    device = first.device
     cuda_devices = [device] if device.type == "cuda" else []
     rng_states, embeddings = [], []
     with torch.no_grad(), _freeze_running_statistics(model):
@@ -76,7 +79,7 @@ def grad_cache_backward(
 
 
 def _split_chunks(views: Views, chunk_size: int) -> Iterator[Views]:
-    if isinstance(views, Tensor):
+    if isinstance(views, Tensor | ViewBatch):
         yield from views.split(chunk_size)
         return
     for chunk in zip(*(group.split(chunk_size) for group in views), strict=True):

@@ -16,7 +16,7 @@ SCALAR_LR_MULT = 0.01
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     """Build the optimizer; the trainer sets its learning rate at every step."""
-    groups = build_parameter_groups(model, config.weight_decay)
+    groups = build_parameter_groups(model, config.weight_decay or 0.0)
     if config.optimizer == "adamw":
         return torch.optim.AdamW([{**group, "lr_mult": 1.0} for group in groups], lr=0.0)
     if config.optimizer == "lars":

@@ -8,16 +8,14 @@ from manyviews.utils import read_text, suggest
 
 _CIFAR = Config(
     data="cifar10", monitor_size=0, image_size=32, crop_scale=(0.08, 1.0), jitter_strength=0.5, blur_prob=0.0,
-    encoder="resnet18", stem="small", temperature=0.5, epochs=200, batch_size=256, learning_rate=1.0,
+    views=("4",), encoder=("resnet18",), stem="small", optimizer="sgd", weight_decay=1e-6, temperature=0.5, epochs=200, batch_size=256, learning_rate=1.0,
     warmup_fraction=0.01, checkpoint_every_minutes=5.0,
 )  # fmt: skip
 _IMAGENET = replace(
-    _CIFAR, image_size=224, jitter_strength=1.0, blur_prob=0.5, encoder="resnet50", stem="imagenet",
+    _CIFAR, image_size=224, jitter_strength=1.0, blur_prob=0.5, encoder=("resnet50",), stem="imagenet",
     warmup_fraction=0.1, num_workers=8, checkpoint_every_minutes=30.0, evaluate_at_end=False,
 )  # fmt: skip
-_MULTIMODAL = Config(
-    data="digits", task="multimodal", views=0, epochs=60, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-2
-)
+_MULTIMODAL = Config(data="digits", epochs=60, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-2)
 _SENTIMENT = replace(
     _MULTIMODAL, monitor_size=0, epochs=200, batch_size=256, learning_rate=1e-4, warmup_fraction=0.0,
     checkpoint_every_minutes=5.0,

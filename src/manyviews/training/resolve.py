@@ -2,31 +2,27 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 
-from manyviews.data import IMAGE_MODALITY, DatasetDict, Images, as_path
+from manyviews.data import DatasetDict, as_path
+from manyviews.loading import ViewSpec
 from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
+from manyviews.training.build import resolve_views
 from manyviews.training.config import DEFAULT_BATCH_SIZE, Config, ConfigError
-from manyviews.training.image_task import ImageTask
-from manyviews.training.multimodal_task import MultimodalTask
 from manyviews.training.task import AnyLoss, TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
 
-AUTO_FIELDS: dict[str, Any] = {"views": 0, "modalities": ()} | dict.fromkeys(
-    ("image_size", "jitter_strength", "blur_prob", "stem", "monitor_size", "batch_size")
-)
+AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | dict.fromkeys(
+    (
+        "image_size", "jitter_strength", "blur_prob", "stem", "learning_rate", "weight_decay", "monitor_size",
+        "batch_size",
+    )
+)  # fmt: skip
 """Fields that default to a value from the data, and the value that means "not set"."""
 CPU = torch.device("cpu")
-TASKS: dict[str, type[ImageTask] | type[MultimodalTask]] = {"images": ImageTask, "multimodal": MultimodalTask}
-
-
-def make_task(config: Config, data: DatasetDict, device: torch.device = CPU) -> ImageTask | MultimodalTask:
-    """Make the task of a resolved config, such as that of a run."""
-    return TASKS[config.task](config, data, device)
 
 
 def resolve_task(config: Config, data: DatasetDict, ranks: int, device: torch.device = CPU) -> TrainingTask:
@@ -36,18 +32,18 @@ def resolve_task(config: Config, data: DatasetDict, ranks: int, device: torch.de
         ConfigError: config and data are incompatible.
     """
     train = data["train"]
-    if config.task == "images" and IMAGE_MODALITY not in train.modalities:
-        raise ConfigError(f"{data.name} has no images, only {', '.join(train.modalities)}: use --recipe multimodal")
     if config.loss == "supcon" and train.class_labels is None:
         raise ConfigError(f"supcon requires class labels, {data.name} has none: try ntxent")
-    config = TASKS[config.task].resolve_config(config.with_loss_defaults(), data)
+    if config.supervised and train.labels is None:
+        raise ConfigError(f"supervised training requires labels, {data.name} has none")
+    config = resolve_views(config.with_loss_defaults(), data)
     if config.monitor_size is None:
         config = dataclasses.replace(config, monitor_size=choose_monitor_size(len(train)))
-    task = make_task(config, data, device)
+    task = TrainingTask(config, data, device)
     task.config = _resolve_batch_size(task, ranks)
     if ranks > 1 and config.sync_batch_norm:
-        images = [train[name] for name in config.modalities if isinstance(train[name], Images)]
-        if any(column.mask is not None or config.missing_rate for column in images):
+        normalized = [train[name] for name in task.spec.modalities if train[name].uses_batch_norm]
+        if any(column.mask is not None or config.missing_rate for column in normalized):
             raise ConfigError("batch norm cannot be synchronized if images are missing: use --no-sync-batch-norm")
     return task
 
@@ -56,9 +52,9 @@ def _resolve_batch_size(task: TrainingTask, ranks: int) -> Config:
     """Set batch_size if it is None, or check that the data and the ranks allow it."""
     config, count, total = task.config, len(task.train_indices), len(task.split)
     monitor_size = config.monitor_size or 0
-    max_size, multiplier = count // ranks * ranks, config.views if config.batch_counts_views else 1
+    max_size, multiplier = count // ranks * ranks, config.num_views if config.batch_counts_views else 1
     reasons = [f"{monitor_size} of {total} are only monitored"] if monitor_size else []
-    reasons += [f"{total - monitor_size - count} have too few modalities"] if 0 < count < total - monitor_size else []
+    reasons += [f"{total - monitor_size - count} have too few views"] if 0 < count < total - monitor_size else []
     available = f"{count} training instances of {task.data.name}" + (f" ({', '.join(reasons)})" if reasons else "")
     if max_size < 2 * ranks:
         remedy = "a smaller --monitor-size" if monitor_size else "more data"
@@ -98,11 +94,10 @@ def with_absolute_paths(config: Config) -> Config:
 def limit_cpu_threads(config: Config, data: DatasetDict) -> AbstractContextManager[None]:
     """Limit the CPU threads of this process to `cpu_threads`, or its part of the CPUs; one for encoders of features."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", config.devices))
-    names = config.modalities if config.task == "multimodal" else (IMAGE_MODALITY,)
-    return limit_threads(config.cpu_threads or choose_threads(local, small=has_small_modalities(data, names)))
+    return limit_threads(config.cpu_threads or choose_threads(local, small=has_small_modalities(config, data)))
 
 
-def has_small_modalities(data: DatasetDict, names: Iterable[str]) -> bool:
-    """Return whether these modalities are all vectors or short sequences."""
-    columns = [data["train"].modalities.get(name) for name in names]
-    return all(column is not None and column.is_small for column in columns)
+def has_small_modalities(config: Config, data: DatasetDict) -> bool:
+    """Return whether all views are vectors, texts or short sequences."""
+    names = ViewSpec.parse(config.views).resolve(data).modalities
+    return all(data["train"][name].is_small for name in names)

@@ -28,9 +28,8 @@ import torch
 import yaml
 
 from manyviews import __version__
-from manyviews.models import EncoderConfig, MultimodalConfig, serialize_module
+from manyviews.models import MultiViewModel, serialize_module
 from manyviews.training.config import EXTENSIONS_KEY, PROVENANCE_KEY, Config, ConfigError, coerce_field
-from manyviews.training.task import AnyModel
 from manyviews.utils import (
     check_regular,
     exclusive_lock,
@@ -176,10 +175,10 @@ class RunDirectory:
             )
         return self.path / ENCODER_FILE
 
-    def save_model(self, model: AnyModel, encoder_config: EncoderConfig | MultimodalConfig | None) -> None:
+    def save_model(self, model: MultiViewModel) -> None:
         """Save the encoder and the head; the run is then finished."""
         write_atomic(self.path / HEAD_FILE, serialize_module(model.head))
-        write_atomic(self.path / ENCODER_FILE, serialize_module(model.encoder, encoder_config))
+        write_atomic(self.path / ENCODER_FILE, serialize_module(model.encoder, model.encoder.config))
 
     def save_evaluation(self, text: str, file: str = EVALUATION_FILE) -> None:
         write_atomic(self.path / file, text)

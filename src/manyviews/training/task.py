@@ -1,25 +1,30 @@
-"""Task: a config and its data, with everything that depends on the kind of data: views, model, monitoring."""
+"""`TrainingTask`: a config with its data: the views, the model, and which instances are trained and monitored."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetDict, Images, load_dataset
-from manyviews.losses import MultiViewLoss, SupervisedLoss
+from manyviews.data import Dataset, DatasetDict, load_dataset
+from manyviews.loading import (
+    ViewLoader,
+    ViewSpec,
+    embed_instances,
+    encode_instances,
+    make_eval_loader,
+    set_mean_representation,
+)
+from manyviews.losses import MultiViewLoss, SupervisedLoss, get_loss
 from manyviews.metrics import compute_geometry, score_knn
-from manyviews.models import Embedder, EncoderConfig, MultimodalConfig, MultimodalEmbedder
+from manyviews.models import LateFusionHead, MultiViewEncoder, MultiViewHead, MultiViewModel, ProjectionHead, ViewBatch
+from manyviews.training.build import build_encoder_config, build_transforms, fit_standardization, make_spec
 from manyviews.training.config import Config
-from manyviews.training.grad_cache import Views
-from manyviews.utils import EVAL_EPOCH, draw_permutation, hide_progress
+from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
 
-AnyModel: TypeAlias = Embedder | MultimodalEmbedder
 AnyLoss: TypeAlias = MultiViewLoss | SupervisedLoss
 
 MIN_MONITORED = 20
@@ -32,97 +37,170 @@ SUBSET_KEY = 1
 """Random key of the sample of `max_instances`; it is the same for all seeds."""
 
 
-class TrainingTask(ABC):
-    """A resolved config, its data, and the training instances: those to train on and those to monitor."""
+class TrainingTask:
+    """A resolved config, its data, and the training instances: those to train on and those to monitor.
 
-    def __init__(
-        self, config: Config, data: DatasetDict, split: Dataset, names: Sequence[str], device: torch.device
-    ) -> None:
-        self.config, self.data, self.split, self.names, self.device = config, data, split, names, device
-        self.labels = split.labels if config.supervised else split.class_labels
+    Instances without a positive pair (without a modality, for a supervised baseline) are left out.
+    """
+
+    def __init__(self, config: Config, data: DatasetDict, device: torch.device) -> None:
+        self.config, self.data, self.device, self.spec = config, data, device, make_spec(config, data)
+        self.split = drop_random_modalities(data["train"], self.spec, config)
+        self.labels = self.split.labels if config.supervised else self.split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon"
-        self.train_indices, self.monitor_indices, self.knn_bank = split_monitored(
-            len(split), config.seed, config.monitor_size
+        self.transforms = build_transforms(config, self.spec, self.split)
+        self.view_loader = self.make_loader(config.num_workers)
+        indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
+        usable = find_usable_instances(self.split, self.spec, config)
+        self.unmonitored, self.train_indices = indices, indices[usable[indices]]
+        self.monitor_indices = monitored[usable[monitored]]
+        self._monitor_loaders: tuple[ViewLoader, ViewLoader] | None = None
+
+    def make_loader(self, num_workers: int) -> ViewLoader:
+        """Make a loader of the training split's views, as they are trained on."""
+        return ViewLoader(
+            self.split,
+            self.spec,
+            self.transforms,
+            seed=self.config.seed,
+            num_workers=num_workers,
+            device=self.device,
+            replace_corrupt=True,
         )
 
-    @staticmethod
-    @abstractmethod
-    def resolve_config(config: Config, data: DatasetDict) -> Config:
-        """Fill in the fields that depend on the data; raise a ConfigError if config and data are incompatible."""
-
     @property
-    @abstractmethod
     def description(self) -> str:
         """One-line description for the log: views, encoder, loss."""
+        loss = "supervised by labels" if self.config.supervised else self.config.loss
+        text = f"views {' '.join(self.config.views)}; {loss}"
+        if skipped := len(self.unmonitored) - len(self.train_indices):
+            missing = "no modality" if self.config.supervised else "no two views to align"
+            text += f" ({skipped:,} instances with {missing} are skipped)"
+        return text
 
     @property
     def monitored(self) -> str:
         """Description of the monitored instances for the log."""
         return f"{len(self.monitor_indices):,} monitored instances{'' if self.config.monitor_size else ' (trained on)'}"
 
-    def build_model(self) -> AnyModel:
+    def build_model(self) -> MultiViewModel:
         """Build the untrained model; it depends on the config, its seed and the training instances only."""
+        config = self.config
         with torch.random.fork_rng([]):
-            torch.manual_seed(self.config.seed)
-            return self._build_model()
+            torch.manual_seed(config.seed)
+            split = self.split.select(self.unmonitored)
+            encoder_config = build_encoder_config(config, self.spec, split)
+            encoder = MultiViewEncoder.from_config(encoder_config, per_view_batch_norm=config.per_view_batch_norm)
+            fit_standardization(encoder, split)
+            head = self._build_supervised_head(encoder, split) if config.supervised else self._build_head(encoder)
+            return MultiViewModel(encoder, head)
 
-    @abstractmethod
-    def _build_model(self) -> AnyModel: ...
+    def _build_head(self, encoder: MultiViewEncoder) -> MultiViewHead:
+        columns = {key: self.split[modality] for modality, key in self.spec.encoders.items()}
+        heads = {
+            key: ProjectionHead(encoder.dim, out_dim=self.config.embed_dim, batch_norm=columns[key].uses_batch_norm)
+            for key in encoder.names
+        }
+        return MultiViewHead(heads, self.config.embed_dim, per_view_batch_norm=self.config.per_view_batch_norm)
 
-    @abstractmethod
-    def get_encoder_config(self, model: Any) -> EncoderConfig | MultimodalConfig | None:
-        """Return the config that is saved with the encoder's weights."""
+    def _build_supervised_head(self, encoder: MultiViewEncoder, split: Dataset) -> LateFusionHead:
+        num_outputs = 1 if split.class_labels is None else len(self.data.class_names)
+        head = LateFusionHead(self.spec.num_views, encoder.dim, num_outputs)
+        if split.labels is not None and split.labels.is_floating_point():
+            head.target_median, head.target_scale = split.labels.median(), split.labels.std().clamp_min(1e-6)
+        return head
 
-    @abstractmethod
-    def iterate_batches(self, epoch: int, indices: list[Tensor]) -> Iterator[tuple[Views, Tensor]]:
-        """Yield (views, index) for each batch of indices."""
-
-    def get_loss_kwargs(self, _views: Views, index: Tensor) -> dict[str, Any]:
+    def get_loss_kwargs(self, batch: ViewBatch) -> dict[str, Any]:
         """Return extra keyword arguments for the loss (labels, mask)."""
-        if not self.uses_labels:
-            return {}
-        assert self.labels is not None
-        return {"labels": self.labels[index].to(self.device)}
+        kwargs: dict[str, Any] = {}
+        if self.uses_labels:
+            assert self.labels is not None
+            kwargs["labels"] = self.labels[batch.indices].to(self.device)
+        if batch.mask is not None and not self.config.supervised:
+            kwargs["mask"] = batch.mask
+        return kwargs
 
-    def monitor(self, model: Any) -> dict[str, float]:
+    def monitor(self, model: MultiViewModel) -> dict[str, float]:
         """Compute the kNN accuracy of representations and the geometry of embeddings of the monitored instances."""
         if len(self.monitor_indices) < 2:
             return {}
+        view_loader, eval_loader = self.start_monitor_workers(model)
         with hide_progress():
-            z, mask = self._embed_monitored(model)
+            _, z, mask = embed_instances(model, view_loader, self.monitor_indices)
             if not z.isfinite().all():
                 raise FloatingPointError("the embeddings of monitored instances are not finite")
             metrics: dict[str, float] = {}
             if not self.config.supervised:
-                metrics = compute_geometry(z, mask, ["alignment", "uniformity", "rank", "rankme"])
+                has_missing = view_loader.has_missing
+                metrics = compute_geometry(
+                    z, mask if has_missing else None, ["alignment", "uniformity", "rank", "rankme"]
+                )
             labels = self.split.class_labels
             if labels is None or not len(self.knn_bank):
                 return metrics
-            bank_h, bank_index = self._encode(model, self.knn_bank)
-            h, index = self._encode(model, self.monitor_indices)
-            bank_labels = labels[bank_index].to(bank_h.device)
-            return score_knn(bank_h, bank_labels, h, labels[index], self.data, self.config.knn_k) | metrics
+            bank_h, bank_labels = self._encode(model, eval_loader, self.knn_bank, labels)
+            h, test_labels = self._encode(model, eval_loader, self.monitor_indices, labels)
+            return score_knn(bank_h, bank_labels.to(h.device), h, test_labels, self.data, self.config.knn_k) | metrics
 
-    @abstractmethod
-    def _embed_monitored(self, model: Any) -> tuple[Tensor, Tensor | None]:
-        """Return the embeddings (M, N, d) of the monitored instances and their mask (M, N), if any."""
+    def _encode(
+        self, model: MultiViewModel, loader: ViewLoader, index: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return fused representations (n, d) and labels (n,) of the instances that have a modality."""
+        h, mask = encode_instances(model.encoder, loader, index)
+        exists = mask.any(1)
+        return model.encoder.fuse(h, mask)[exists], labels[index][exists.cpu()]
 
-    @abstractmethod
-    def _encode(self, model: Any, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return representations (n, d) of instances, and the indices (n,) of those that can be read."""
+    def start_monitor_workers(self, model: MultiViewModel) -> tuple[ViewLoader, ViewLoader]:
+        """Return loaders for `monitor`, of augmented views and of one view of each modality, with their workers."""
+        if self._monitor_loaders is None:
+            workers = self.config.num_workers
+            self._monitor_loaders = (
+                self.make_loader(workers), make_eval_loader(self.split, model.encoder, workers, self.device)
+            )  # fmt: skip
+            for loader in self._monitor_loaders:
+                loader.start_workers()
+        return self._monitor_loaders
 
-    def finish_model(self, model: Any) -> None:  # noqa: B027 (optional)
+    def finish_model(self, model: MultiViewModel) -> None:
         """Complete a trained model before it is saved."""
+        with hide_progress():
+            loader = make_eval_loader(self.split, model.encoder, device=self.device)
+            set_mean_representation(model.encoder, loader, self.train_indices)
 
     def compute_fingerprint(self) -> str:
         """Hash the data, and the labels if the loss uses them; a resumed run must have the same."""
         digest = hashlib.sha256()
-        content = [part for name in self.names for part in self.split[name].list_content()]
+        content = [part for name in self.spec.modalities for part in self.split[name].list_content()]
         if self.uses_labels and self.split.labels is not None:
             content.append(self.split.labels)
         for part in content:
             digest.update(part.contiguous().numpy().data if isinstance(part, Tensor) else part)
         return digest.hexdigest()[:16]
+
+
+def find_usable_instances(split: Dataset, spec: ViewSpec, config: Config) -> Tensor:
+    """Return a mask (n,) of instances to train on: with one modality for labels, with a positive pair for a loss."""
+    mask = split.get_mask([item.modality for item in spec.items for _ in range(item.count)])
+    if config.supervised:
+        return mask.any(1)
+    loss, num_views = get_loss(config.loss), mask.shape[1]
+    if mask.all():
+        return mask.any(1)
+    _, expanded = loss.expand_views(torch.zeros(*mask.shape, 1), mask)
+    assert expanded is not None
+    return (loss.positive_pairs(num_views) & expanded[:, :, None] & expanded[:, None, :]).flatten(1).any(1)
+
+
+def drop_random_modalities(split: Dataset, spec: ViewSpec, config: Config) -> Dataset:
+    """Drop a fraction `missing_rate` of the modalities, chosen by the seed; every instance keeps at least one."""
+    if not config.missing_rate:
+        return split
+    names, index = spec.modalities, torch.arange(len(split))
+    mask = split.get_mask(names)
+    samples = draw_uniform(config.seed, index[:, None], torch.arange(len(names)))
+    samples = torch.where(mask, samples, -1.0)
+    dropped = (samples < config.missing_rate) & (samples < samples.amax(1, keepdim=True))
+    return split.drop_modalities({name: dropped[:, i] for i, name in enumerate(names)})
 
 
 def load_data(config: Config) -> DatasetDict:
@@ -132,8 +210,14 @@ def load_data(config: Config) -> DatasetDict:
         class_list=config.class_list,
         raise_on_corrupt=config.raise_on_corrupt,
         follow_symlinks=config.follow_symlinks,
+        **get_table_options(config),
     )
     return limit_instances(data, config)
+
+
+def get_table_options(config: Config) -> dict[str, Any]:
+    """Return the arguments of `load_dataset` that say how a table is read."""
+    return {}
 
 
 def limit_instances(data: DatasetDict, config: Config) -> DatasetDict:
@@ -156,8 +240,7 @@ def limit_instances(data: DatasetDict, config: Config) -> DatasetDict:
             order = order[rank_in_class.argsort(stable=True)]
     index = order[: config.max_instances].sort().values
     selected = split.select(index)
-    has_files = any(isinstance(c, Images) and not isinstance(c.values, Tensor) for c in split.modalities.values())
-    if not split.ids and not has_files:
+    if not split.ids and not any(column.reads_files for column in split.modalities.values()):
         selected = dataclasses.replace(selected, ids=tuple(f"train/{i}" for i in index.tolist()))
     return dataclasses.replace(data, splits={**data.splits, "train": selected})
 

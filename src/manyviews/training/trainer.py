@@ -18,17 +18,18 @@ from torch.distributed import DistError
 
 from manyviews.loading import list_epoch_batches
 from manyviews.losses import MultiViewLoss, NonFiniteInputError
+from manyviews.models import MultiViewModel, ViewBatch
 from manyviews.training.checkpoints import keep_newest, load_checkpoint, save_checkpoint
 from manyviews.training.config import ConfigError
 from manyviews.training.fabric import run_on_rank_zero
-from manyviews.training.grad_cache import Views, grad_cache_backward
+from manyviews.training.grad_cache import grad_cache_backward
 from manyviews.training.loggers import MetricsFile, make_loggers
 from manyviews.training.optim import build_optimizer
 from manyviews.training.run_directory import METRICS_FILE, Extension, RunDirectory
 from manyviews.training.signals import SignalCatcher, TrainingInterrupted
 from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
-from manyviews.training.task import AnyLoss, AnyModel, TrainingTask, get_collapse_warning
+from manyviews.training.task import AnyLoss, TrainingTask, get_collapse_warning
 from manyviews.utils import (
     DISK_FULL_ERRNOS,
     FILE_ONLY,
@@ -72,10 +73,10 @@ class Trainer:
         self,
         run: RunDirectory,
         task: TrainingTask,
-        model: AnyModel,
+        model: MultiViewModel,
         loss: AnyLoss,
         fabric: Fabric,
-        evaluate: Callable[[AnyModel], Evaluation] | None = None,
+        evaluate: Callable[[MultiViewModel], Evaluation] | None = None,
         epochs_before: int | None = None,
     ) -> None:
         """Set up the model, the optimizer and the files, and restore the newest checkpoint.
@@ -88,6 +89,7 @@ class Trainer:
         self.is_rank_zero, self.evaluate_model = fabric.is_global_zero, evaluate
         self.steps_per_epoch = len(task.train_indices) // config.instances_per_batch
         self.total_steps = self.steps_per_epoch * config.epochs
+        assert config.learning_rate is not None
         self.peak_lr = config.learning_rate * config.instances_per_batch / 256
         self.epochs_before = epochs_before or config.epochs
         self.provenance: dict[str, Any] = {
@@ -106,7 +108,7 @@ class Trainer:
             loggers = make_loggers(config, run.path, run.run_id, self.step_number)
             self.metrics = MetricsFile(run.path / METRICS_FILE, self.step_number, loggers)
 
-    def _set_up_model(self, model: AnyModel, loss: AnyLoss) -> None:
+    def _set_up_model(self, model: MultiViewModel, loss: AnyLoss) -> None:
         """Move model and loss to the device, and build the optimizer of their parameters."""
         self.model, self.loss = model, loss
         if self.config.sync_batch_norm and self.fabric.world_size > 1:
@@ -133,8 +135,8 @@ class Trainer:
             try:
                 with SignalCatcher() as stop, closing(self.progress):
                     for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
-                        for views, index in self.iterate_batches(epoch):
-                            row = self.step(views, index)
+                        for batch in self.iterate_batches(epoch):
+                            row = self.step(batch)
                             self.step_number += 1
                             self.after_step({"step": self.step_number, "epoch": epoch, **row})
                             self.check_stop(stop)
@@ -152,24 +154,24 @@ class Trainer:
                     f"{self.saved_step}. {self.resume_hint}"
                 ) from error
 
-    def iterate_batches(self, epoch: int) -> Iterator[tuple[Views, Tensor]]:
-        """Yield views and indices of this rank's part of each remaining batch of an epoch."""
+    def iterate_batches(self, epoch: int) -> Iterator[ViewBatch]:
+        """Yield the views of this rank's part of each remaining batch of an epoch."""
         ranks = self.fabric.global_rank, self.fabric.world_size
         batches = list_epoch_batches(
             len(self.task.train_indices), self.config.instances_per_batch, self.config.seed, epoch, *ranks
         )
         remaining = batches[self.step_number - epoch * self.steps_per_epoch :]
-        yield from self.task.iterate_batches(epoch, [self.task.train_indices[batch] for batch in remaining])
+        yield from self.task.view_loader(epoch, (self.task.train_indices[batch] for batch in remaining))
 
-    def step(self, views: Views, index: Tensor) -> dict[str, Any]:
-        """Update the model on the views (B, N, ...) of this rank's instances; return a row of metrics."""
+    def step(self, batch: ViewBatch) -> dict[str, Any]:
+        """Update the model on the views of this rank's instances; return a row of metrics."""
         steps = self.count_planned_steps(self.step_number)
         rate = warmup_cosine_lr(self.step_number, steps, round(self.config.warmup_fraction * steps), self.peak_lr)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_mult", 1.0)
         # Randomness of the encoder (dropout) depends on (seed, step, rank) only, so resuming reproduces it.
         torch.manual_seed(int(hash_key(self.config.seed, self.step_number, self.fabric.global_rank)))
-        loss_kwargs = self.task.get_loss_kwargs(views, index)
+        loss_kwargs = self.task.get_loss_kwargs(batch)
 
         def compute_loss(z: Tensor) -> Tensor:
             try:
@@ -180,12 +182,12 @@ class Trainer:
                 raise ValueError(f"{error} (at step {self.step_number + 1} of {self.total_steps})") from error
 
         if self.config.grad_cache_chunk is None:
-            loss = compute_loss(self.module(views).z)
+            loss = compute_loss(self.module(batch).z)
             self.fabric.backward(loss)
         else:
             loss = grad_cache_backward(
                 lambda chunk: self.module(chunk).z,
-                views,
+                batch,
                 compute_loss,
                 self.config.grad_cache_chunk,
                 model=self.model,
@@ -410,11 +412,11 @@ class Trainer:
             self.retry_until_written(self.save_model, failure)
 
     def save_model(self) -> None:
-        self.run.save_model(self.model, self.task.get_encoder_config(self.model))
+        self.run.save_model(self.model)
         if self.metrics:
             self.metrics.flush()
 
-    def evaluate(self, evaluate_model: Callable[[AnyModel], Evaluation], stopped: int) -> None:
+    def evaluate(self, evaluate_model: Callable[[MultiViewModel], Evaluation], stopped: int) -> None:
         """Evaluate and save the result, on rank 0 only: it may take longer than the timeout of the other ranks."""
         message = f"training finished and the encoder is saved, but the evaluation was interrupted. {self.resume_hint}"
         if stopped:

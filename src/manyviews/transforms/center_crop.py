@@ -2,15 +2,43 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from manyviews.data import LazyImages
 from manyviews.transforms import crop
+from manyviews.transforms.base import ImageBatch, ImageTransform
 
 CENTER_CROP_RATIO = 7 / 8
 """Side of the central square as a fraction of the shorter side of the image, as 224 of 256."""
+
+
+@dataclass(frozen=True)
+class CenterCrop(ImageTransform):
+    """Crops the central square of each image, as in evaluation: every view of an image is the same.
+
+    Examples:
+        >>> crop = CenterCrop(32)
+        >>> crops = crop.crop(torch.zeros(2, 3, 40, 60, dtype=torch.uint8), views=1, index=torch.arange(2))
+        >>> crops.shape, crop.augment_color(crops).dtype
+        (torch.Size([2, 1, 3, 32, 32]), torch.float32)
+    """
+
+    size: int
+
+    def crop(self, images: ImageBatch, *, views: int, **_key: Any) -> Tensor:  # type: ignore[override]
+        if isinstance(images, Tensor) and images.shape[-2:] == (self.size, self.size):
+            crops = images
+        else:
+            crops = torch.cat([center_crop(image, self.size) for image in images])
+        return crops[:, None].expand(-1, views, -1, -1, -1)
+
+    def augment_color(self, crops: Tensor, **_key: Any) -> Tensor:  # type: ignore[override]
+        """Convert to floats in [0, 1]; the colors stay as they are."""
+        return crops.float().div_(255)
 
 
 def infer_image_size(images: Tensor | LazyImages) -> int:

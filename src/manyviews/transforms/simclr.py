@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 
 from manyviews.transforms import color, crop
+from manyviews.transforms.base import ImageBatch, ImageTransform
 from manyviews.utils import draw_uniform
-
-Images = Tensor | Sequence[Tensor]
-"""uint8 images (B, C, H, W) of one size, or a sequence of (C, H, W) of any sizes."""
 
 CHUNK = 256
 """Views per chunk on a CPU, so that a chunk fits in the cache."""
 
 
 @dataclass(frozen=True)
-class SimCLRTransform:
+class SimCLRTransform(ImageTransform):
     """SimCLR's random resized crop, horizontal flip, color jitter, grayscale and blur.
 
     A call maps images to views (B, N, C, size, size), float32 in [0, 1]. Each random parameter is a function of
@@ -76,13 +74,15 @@ class SimCLRTransform:
         return max(3, self.size // 10 | 1)
 
     def __call__(
-        self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0
+        self, images: ImageBatch, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0
     ) -> Tensor:
         """Return views (B, N, C, size, size); `first_view` is the index of the first view."""
         crops = self.crop(images, views=views, seed=seed, epoch=epoch, index=index, first_view=first_view)
         return self.augment_color(crops, seed=seed, epoch=epoch, index=index, first_view=first_view)
 
-    def crop(self, images: Images, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:
+    def crop(
+        self, images: ImageBatch, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0
+    ) -> Tensor:
         """Crop, resize and flip: views (B, N, C, size, size), float32 for a tensor of images, uint8 for a sequence."""
         if views < 1:
             raise ValueError(f"views must be >= 1, got {views}")
@@ -141,7 +141,7 @@ class SimCLRTransform:
         return draw_uniform(seed, epoch, index.long()[:, None, None], view, draw)
 
 
-def _check_images(images: Images, index: Tensor) -> None:
+def _check_images(images: ImageBatch, index: Tensor) -> None:
     if not isinstance(index, Tensor):
         raise TypeError(f"index must be a tensor of instance indices, got {type(index).__name__}")
     if len(images) == 0 or len(index) != len(images) or index.dim() != 1 or index.is_floating_point():
@@ -188,11 +188,11 @@ class MultiCrop:
         """The index of the first view of each group."""
         return list(accumulate((count for _, count in self.groups[:-1]), initial=0))
 
-    def __call__(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
+    def __call__(self, images: ImageBatch, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
         crops = self.crop(images, seed=seed, epoch=epoch, index=index)
         return self.augment_color(crops, seed=seed, epoch=epoch, index=index)
 
-    def crop(self, images: Images, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
+    def crop(self, images: ImageBatch, *, seed: int, epoch: int, index: Tensor) -> list[Tensor]:
         """Return the crops of each group, see `SimCLRTransform.crop`."""
         key: dict[str, Any] = {"seed": seed, "epoch": epoch, "index": index}
         groups = zip(self.groups, self.first_views, strict=True)

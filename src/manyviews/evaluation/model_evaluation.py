@@ -1,4 +1,5 @@
-"""Evaluation of a multimodal run: all modalities, every subset of them, cross-modal retrieval and geometry.
+"""Evaluation of a model: its representations compared with raw features and the untrained encoder, geometry and, for
+several modalities, every subset of them and cross-modal retrieval.
 
 Classes are predicted by kNN and a linear probe, regression targets by linear probes with an L1 loss.
 """
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from manyviews.data import SUMMARIES, Dataset, DatasetDict, Sequences
 from manyviews.evaluation.evaluation_result import (
+    Geometry,
     GeometryResult,
     Metrics,
     ProbeDescription,
@@ -24,12 +26,13 @@ from manyviews.evaluation.evaluation_result import (
     SubsetProbe,
     SubsetScore,
 )
-from manyviews.evaluation.multimodal_features import (
+from manyviews.evaluation.modality_features import (
     average_embeddings,
     compute_cross_modal_retrieval,
     compute_modality_geometry,
     list_modality_subsets,
-    make_raw_features,
+    make_flatten_encoder,
+    summarize_features,
 )
 from manyviews.evaluation.scores import (
     MAX_GEOMETRY_INSTANCES,
@@ -42,11 +45,19 @@ from manyviews.evaluation.scores import (
     describe_probe,
     list_caveats,
 )
-from manyviews.loading import ModalityLoader, embed_multimodal, encode_multimodal, set_mean_representation
+from manyviews.loading import (
+    ViewLoader,
+    embed_instances,
+    encode_instances,
+    make_eval_loader,
+    set_mean_representation,
+    stream_augmented_features,
+)
 from manyviews.metrics import (
     REGRESSION_PROBE_SETTINGS,
     VAL_FOLDS,
     SentimentScale,
+    compute_geometry,
     compute_majority_baseline,
     compute_regression_metrics,
     compute_sentiment_metrics,
@@ -54,88 +65,117 @@ from manyviews.metrics import (
     fit_linear_probe,
     fit_regression_probe,
 )
-from manyviews.models import MultimodalEmbedder, MultimodalEncoder
-from manyviews.training import Config, ConfigError, make_task
+from manyviews.models import MultiViewEncoder, MultiViewModel
+from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, TrainingTask
 from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
 
 Probe = Callable[[Tensor], Tensor]
 """Maps representations (n, d) to predicted classes or regression targets (n,)."""
 
 
-def evaluate_multimodal(
-    model: MultimodalEmbedder, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool
+def evaluate_modalities(
+    model: MultiViewModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool
 ) -> dict[str, Any]:
-    """Return the fields of an `EvaluationResult` for a multimodal run."""
-    split = choose_test_split(data, eval_config)
+    """Return the fields of an `EvaluationResult` for a model."""
+    split, task = choose_test_split(data, eval_config), TrainingTask(config, data, torch.device("cpu"))
     # missing_rate applies to the probe's training instances too, drop_modalities to test instances only.
-    data = dataclasses.replace(data, splits={**data.splits, "train": make_task(config, data).split})
-    tests = Subset.of(data, split)
+    data = dataclasses.replace(data, splits={**data.splits, "train": task.split})
+    tests, names = Subset.of(data, split), model.encoder.modalities
     dropped = eval_config.drop_modalities
-    if not ModalityLoader(drop_modalities(tests.split, dropped), config.modalities).get_mask(tests.index).any():
+    if not drop_modalities(tests.split, dropped).get_mask(names)[tests.index].any():
         raise ConfigError(f"no test instance of {data.name} has a modality left without {', '.join(dropped)}")
-    fields: dict[str, Any] = {"split": split, "modalities": config.modalities, "dropped_modalities": dropped}
+    fields: dict[str, Any] = {"split": split, "modalities": names, "dropped_modalities": dropped}
     try:
         parts = choose_train_test(data, tests, config, same_data)
     except NotScorableError as error:
         fields["skipped_reason"] = str(error)
     else:
-        fields |= _MultimodalEvaluation(model, data, config, eval_config, same_data, *parts).evaluate()
+        fields |= _ModelEvaluation(model, data, task, eval_config, same_data, *parts).evaluate()
         fields["tested_on_train_holdout"] = split == "train"
-    return fields | _compute_cross_modal(model, tests, config, eval_config)
+    return fields | _compute_geometry(model, tests, task, eval_config)
 
 
-class _MultimodalEvaluation:
+class _ModelEvaluation:
     """Scores of the representations of a model and of the baselines."""
 
     def __init__(
         self,
-        model: MultimodalEmbedder,
+        model: MultiViewModel,
         data: DatasetDict,
-        config: Config,
+        task: TrainingTask,
         eval_config: EvaluationConfig,
         same_data: bool,
         train: Subset,
         test: Subset,
     ) -> None:
-        self.model, self.data, self.config, self.eval_config = model, data, config, eval_config
-        self.same_data, self.train, self.names = same_data, train, config.modalities
-        self.test = Subset(drop_modalities(test.split, eval_config.drop_modalities), test.index)
-        self.kept = _list_kept(config, eval_config)
-        device = next(model.parameters()).device
+        self.model, self.data, self.config, self.eval_config = model, data, task.config, eval_config
+        self.task, self.same_data, self.names = task, same_data, model.encoder.modalities
+        self.kept = _list_kept(self.names, eval_config)
+        self.device = next(model.parameters()).device
+        test = Subset(drop_modalities(test.split, eval_config.drop_modalities), test.index)
         self.num_classes = 0 if train.split.class_labels is None else len(data.class_names)
-        self.train_labels, self.test_labels = train.labels().to(device), test.labels().to(device)
         self.scale = None if self.num_classes else infer_sentiment_scale(data, eval_config)
+        self.check_probe(train.split)
+        self.train_loader, self.test_loader = (self.make_loader(part.split) for part in (train, test))
+        # Instances whose only modality is missing or corrupt have no representation: they are not scored.
+        encoded = [
+            encode_instances(model.encoder, loader, part.index)
+            for loader, part in ((self.train_loader, train), (self.test_loader, test))
+        ]
+        self.skipped = sum(int((~mask.any(1)).sum()) for _, mask in encoded)
+        self.train, self.test = (
+            Subset(part.split, part.index[mask.any(1).cpu()])
+            for part, (_, mask) in zip((train, test), encoded, strict=True)
+        )
+        (self.train_h, self.train_mask), (self.test_h, self.test_mask) = (
+            (h[mask.any(1)], mask[mask.any(1)]) for h, mask in encoded
+        )
+        self.train_labels, self.test_labels = (part.labels().to(self.device) for part in (self.train, self.test))
+
+    def check_probe(self, split: Dataset) -> None:
+        """Choose the settings of probes; raise a ConfigError for options that the data cannot use."""
+        images = [name for name in self.names if split[name].kind == "image"]
+        if self.eval_config.probe_augment and list(self.names) != images[:1]:
+            raise ConfigError(f"probe_augment is for runs on images alone, this run has {', '.join(self.names)}")
         if self.num_classes:
-            eval_config.check_for_classification()
-            self.settings = eval_config.get_probe_settings(data, 0)
+            self.eval_config.check_for_classification()
+            self.settings = self.eval_config.get_probe_settings(self.data, self.config.image_size or 0)
         else:
-            self.settings = eval_config.apply_defaults(REGRESSION_PROBE_SETTINGS)
-        self.train_loader, self.test_loader = (ModalityLoader(part.split, self.names) for part in (train, self.test))
+            self.settings = self.eval_config.apply_defaults(REGRESSION_PROBE_SETTINGS)
+
+    def make_loader(self, split: Dataset) -> ViewLoader:
+        return make_eval_loader(split, self.model.encoder, self.eval_config.num_workers, self.device)
 
     def evaluate(self) -> dict[str, Any]:
-        summaries = self.choose_summaries() if self.eval_config.baselines else {}
-        raw = self.make_raw_features(summaries) if self.eval_config.baselines else ([], [])
+        uses_raw = self.eval_config.baselines and (self.config.image_size or 0) <= LARGE_IMAGE_SIZE
+        summaries = self.choose_summaries() if uses_raw else {}
+        raw = self.make_raw_features(summaries) if uses_raw else ([], [])
         for name in [name for name, summary in summaries.items() if summary == "flattened"]:
             column = cast("Sequences", self.train.split[name])
             summaries[name] = f"flattened at {column.count_flattened_steps()} steps"
-        encoded = self.encode(self.model.encoder)
+        encoder = self.model.encoder
+        encoded = [
+            list(encoder.fuse(h, mask).unflatten(1, h.shape[1:]).unbind(1))
+            for h, mask in ((self.train_h, self.train_mask), (self.test_h, self.test_mask))
+        ]
         scores: dict[Representation, Score] = {"majority": self.score_majority()}
+        if uses_raw:
+            scores["raw_features"] = self.score(*map(_concatenate, raw), encoder=self.make_raw_encoder())
         if self.eval_config.baselines:
-            scores["raw_features"] = self.score(*map(_concatenate, raw))
-            # self.data already lacks the modalities that missing_rate removes.
+            # The split already lacks the modalities that missing_rate removes.
             config = dataclasses.replace(self.config, missing_rate=0.0)
-            untrained = make_task(config, self.data).build_model().encoder.to(self.train_labels.device)
-            assert isinstance(untrained, MultimodalEncoder)
+            untrained = TrainingTask(config, self.data, torch.device("cpu")).build_model().encoder.to(self.device)
             set_mean_representation(untrained, self.train_loader, self.train.index)
-            scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)))
-        scores["trained"] = self.score(*map(_concatenate, encoded))
-        if not self.config.supervised:
-            scores["mean_embedding"] = self.score(*(self.average(z, mask) for z, mask in self.embeddings))
-        elif self.same_data:  # other data may have other labels
+            scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)), encoder=untrained)
+        scores["trained"] = self.score(*map(_concatenate, encoded), encoder=encoder)
+        if self.config.supervised and self.same_data:  # other data may have other labels
             scores["supervised_head"] = self.score_supervised_head()
+        elif not self.config.supervised and len(self.names) > 1:
+            scores["mean_embedding"] = self.score(*(self.average(z, mask) for z, mask in self.embeddings))
         probe = describe_probe(self.eval_config, self.settings)
         if not self.num_classes:
             probe = ProbeDescription("l1", **self.settings, count=self.eval_config.num_regression_probes)
+        has_subsets = self.eval_config.modality_subsets and len(self.names) > 1
         return {
             "caveats": (*list_caveats(self.data, self.train, self.test), *self.list_notes(summaries)),
             "summaries": summaries,
@@ -144,14 +184,13 @@ class _MultimodalEvaluation:
             "sentiment_scale": self.scale,
             "probe": probe,
             "scores": scores,
-            "subsets": self.score_subsets(raw, encoded) if self.eval_config.modality_subsets else (),
+            "subsets": self.score_subsets(raw, encoded) if has_subsets else (),
         }
 
     def list_notes(self, summaries: Mapping[str, str]) -> list[str]:
-        empty = int((~self.test_loader.get_mask(self.test.index).any(1)).sum())
         names = ", ".join(self.eval_config.drop_modalities)
         without = f" without {names}" if names else ""
-        notes = [f"{empty} test instances have no modality left{without}: they get the prior"] if empty else []
+        notes = [f"{self.skipped:,} instances have no readable modality{without}: not scored"] if self.skipped else []
         if summaries:
             count = len(self.split_validation()[1].index)
             chosen = ", ".join(f"{name} ({summary})" for name, summary in summaries.items())
@@ -184,22 +223,22 @@ class _MultimodalEvaluation:
 
     def validate(self, name: str, train: Subset, valid: Subset, summary: str) -> float:
         """Return the accuracy, or minus the mean absolute error, of a probe on the raw features of one modality."""
-        reference, device = train.split.select(train.index), self.train_labels.device
+        reference = train.split.select(train.index)
         h, queries = (
-            make_raw_features(part.split.select(part.index), [name], reference, {name: summary})[0].to(device)
+            summarize_features(part.split[name].select(part.index), reference[name], summary).to(self.device)
             for part in (train, valid)
         )
-        labels = valid.labels().to(device)
-        predictions = self.fit_probes(h, train.labels().to(device))[0](queries)
+        labels = valid.labels().to(self.device)
+        predictions = self.fit_probes(h, train.labels().to(self.device))[0](queries)
         if self.num_classes:
             return (predictions == labels).double().mean().item()
         return -(predictions - labels).abs().mean().item()
 
-    def encode(self, encoder: MultimodalEncoder) -> tuple[list[Tensor], list[Tensor]]:
+    def encode(self, encoder: MultiViewEncoder) -> tuple[list[Tensor], list[Tensor]]:
         """Encode training and test instances, each modality (n, d); missing ones are the mean representation."""
         both = []
         for loader, part in ((self.train_loader, self.train), (self.test_loader, self.test)):
-            h, mask = encode_multimodal(encoder, loader, part.index)
+            h, mask = encode_instances(encoder, loader, part.index)
             both.append(list(encoder.fuse(h, mask).unflatten(1, h.shape[1:]).unbind(1)))
         return both[0], both[1]
 
@@ -207,7 +246,7 @@ class _MultimodalEvaluation:
     def embeddings(self) -> list[tuple[Tensor, Tensor]]:
         """Embeddings (n, N, d) and mask (n, N) of the training and of the test instances."""
         pairs = ((self.train_loader, self.train), (self.test_loader, self.test))
-        return [embed_multimodal(self.model, loader, part.index)[1:] for loader, part in pairs]
+        return [embed_instances(self.model, loader, part.index)[1:] for loader, part in pairs]
 
     def average(self, z: Tensor, mask: Tensor) -> Tensor:
         """Return mean embeddings; instances without a modality get the mean of all training instances."""
@@ -215,23 +254,43 @@ class _MultimodalEvaluation:
         overall = average_embeddings(train_z, train_mask)[train_mask.any(1)].mean(0)
         return torch.where(mask.any(1, keepdim=True), average_embeddings(z, mask), overall)
 
+    def make_raw_encoder(self) -> MultiViewEncoder | None:
+        """Return an encoder that flattens images, or None if the run has other or several modalities."""
+        if len(self.names) > 1 or self.train.split[self.names[0]].kind != "image":
+            return None
+        return make_flatten_encoder(self.names[0], self.config.image_size or 0)
+
     def make_raw_features(self, summaries: Mapping[str, str]) -> tuple[list[Tensor], list[Tensor]]:
-        reference = self.train.split.select(self.train.index)
-        train, test = (
-            [
-                features[part.index].to(self.train_labels.device)
-                for features in make_raw_features(part.split, self.names, reference, summaries)
-            ]
-            for part in (self.train, self.test)
-        )
+        """Make features (n, d) of each modality without an encoder, of the training and of the test instances."""
+        train, test = [], []
+        for name in self.names:
+            reference = self.train.split[name]
+            for part, features in ((self.train, train), (self.test, test)):
+                if reference.kind == "image":
+                    encoder = make_flatten_encoder(name, self.task.spec.get_size(name))
+                    loader = make_eval_loader(part.split, encoder, self.eval_config.num_workers)
+                    features.append(encode_instances(encoder, loader, part.index)[0][:, 0].to(self.device))
+                else:
+                    column = part.split[name].select(part.index)
+                    fitted = reference.select(self.train.index)
+                    features.append(
+                        summarize_features(column, fitted, summaries.get(name, SUMMARIES[0])).to(self.device)
+                    )
         return train, test
 
-    def score(self, h: Tensor, queries: Tensor) -> Score:
+    def score(self, h: Tensor, queries: Tensor, encoder: MultiViewEncoder | None = None) -> Score:
+        """Score representations (n, d); probes of images may see new crops that `encoder` encodes."""
         if not self.num_classes:
             return Score(probes=tuple(self.compute_metrics(probe(queries)) for probe in self.fit_probes(h)))
         labels = check_labels("training representations", h, self.train_labels, self.num_classes)
         test_labels = check_labels("test representations", queries, self.test_labels, self.num_classes)
-        return compute_class_scores(h, labels, queries, test_labels, self.data, self.eval_config, self.settings)
+        augment = None
+        if self.eval_config.probe_augment and encoder is not None:
+            train = self.train.split.select(self.train.index)
+            augment = stream_augmented_features(encoder, train, num_workers=self.eval_config.num_workers)
+        return compute_class_scores(
+            h, labels, queries, test_labels, self.data, self.eval_config, self.settings, augment
+        )
 
     def fit_probes(self, h: Tensor, labels: Tensor | None = None) -> list[Probe]:
         """Fit one probe (classes) or several (regression targets) to representations (n, d) of training instances."""
@@ -269,7 +328,7 @@ class _MultimodalEvaluation:
 
     def score_supervised_head(self) -> Score:
         """Score the linear layer that was fitted by supervised training."""
-        _, outputs, _ = embed_multimodal(self.model, self.test_loader, self.test.index)
+        _, outputs, _ = embed_instances(self.model, self.test_loader, self.test.index)
         return self.score_predictions(outputs.argmax(1) if self.num_classes else outputs[:, 0])
 
     def score_predictions(self, preds: Tensor) -> Score:
@@ -280,16 +339,15 @@ class _MultimodalEvaluation:
         """Score every subset of the modalities on the test instances that have at least one modality of it."""
         imputation, mean = self.fit_probes(_concatenate(encoded[0])), self.model.encoder.mean_representation
         shared = [] if self.config.supervised else self.fit_probes(self.average(*self.embeddings[0]))
-        test_mask = self.test_loader.get_mask(self.test.index).to(self.test_labels.device)
         result = []
         subsets = [[self.kept[i] for i in subset] for subset in list_modality_subsets(len(self.kept))]
         for subset in track(subsets, "subsets of modalities", len(subsets)):
-            mask = test_mask[:, subset].any(1)
+            mask = self.test_mask[:, subset].any(1)
             if not mask.any():
                 continue
             imputed = _concatenate([h if i in subset else mean[i].expand_as(h) for i, h in enumerate(encoded[1])])
             scores: dict[SubsetProbe, Metrics] = {}
-            if self.eval_config.baselines:
+            if raw[0]:
                 scores["raw"] = self.score_subset(raw, subset, mask)
             scores["per_subset"] = self.score_subset(encoded, subset, mask)
             scores["mean_imputed"] = self.average_metrics(imputation, imputed, mask)
@@ -309,9 +367,9 @@ def _select_with_modality(part: Subset, name: str) -> Subset:
     return Subset(part.split, part.index[part.split[name].get_mask()[part.index]])
 
 
-def _list_kept(config: Config, eval_config: EvaluationConfig) -> list[int]:
+def _list_kept(names: Sequence[str], eval_config: EvaluationConfig) -> list[int]:
     """List the indices of the modalities that are not dropped."""
-    return [i for i, name in enumerate(config.modalities) if name not in eval_config.drop_modalities]
+    return [i for i, name in enumerate(names) if name not in eval_config.drop_modalities]
 
 
 def drop_modalities(split: Dataset, names: Sequence[str]) -> Dataset:
@@ -330,26 +388,35 @@ def infer_sentiment_scale(data: DatasetDict, eval_config: EvaluationConfig) -> S
     return "sims" if max(-low, high) <= 1 else "mosi" if max(-low, high) <= 3 else None
 
 
-def _compute_cross_modal(
-    model: MultimodalEmbedder, tests: Subset, config: Config, eval_config: EvaluationConfig
+def _compute_geometry(
+    model: MultiViewModel, tests: Subset, task: TrainingTask, eval_config: EvaluationConfig
 ) -> dict[str, Any]:
-    """Compute retrieval and geometry: neither for a single instance, no retrieval for a supervised run."""
+    """Compute geometry of views made as in training, and retrieval between modalities; neither for one instance.
+
+    A supervised run has no embeddings, so no retrieval.
+    """
+    config, device = task.config, next(model.parameters()).device
     index = tests.index[draw_permutation(len(tests.index), config.seed, EVAL_EPOCH)[:MAX_GEOMETRY_INSTANCES]]
-    h, z, mask = embed_multimodal(model, ModalityLoader(tests.split, config.modalities), index)
-    kept = _list_kept(config, eval_config)
-    names, h, mask = [config.modalities[i] for i in kept], h[:, kept], mask[:, kept]
-    valid = mask.any(1)
+    workers, seed = eval_config.num_workers, config.seed
+    loader = ViewLoader(tests.split, task.spec, task.transforms, seed=seed, num_workers=workers, device=device)
+    h, z, mask = embed_instances(model, loader, index)
+    names = [name for name in model.encoder.modalities if name not in eval_config.drop_modalities]
+    views = {name: task.spec.list_modality_views(name) for name in names}
+    kept = [view for numbers in views.values() for view in numbers]
+    valid = mask[:, kept].any(1)
     if int(valid.sum()) < 2:
         return {}
-    h_geometry = compute_modality_geometry(h[valid], mask[valid], names)
-    if config.supervised:
-        return {"geometry": GeometryResult(int(valid.sum()), len(names), h_geometry)}
-    z_geometry = compute_modality_geometry(z[valid][:, kept], mask[valid], names)
-    retrieval = compute_cross_modal_retrieval(z[:, kept], mask, names)
-    return {
-        "retrieval": retrieval,
-        "geometry": GeometryResult(int(valid.sum()), len(names), h_geometry, z_geometry),
-    }
+    kinds = [h] if config.supervised else [h, z]
+    if len(names) == 1 and bool(mask[valid].all()):
+        overall = [(Geometry(**compute_geometry(x[valid])),) for x in kinds]
+        return {"geometry": GeometryResult(int(valid.sum()), config.num_views, *overall)}
+    groups = [compute_modality_geometry(x[valid], mask[valid], views) for x in kinds]
+    result: dict[str, Any] = {"geometry": GeometryResult(int(valid.sum()), len(kept), *groups)}
+    if not config.supervised and len(names) > 1:
+        _, z, mask = embed_instances(model, make_eval_loader(tests.split, model.encoder, workers, device), index)
+        positions = _list_kept(model.encoder.modalities, eval_config)
+        result["retrieval"] = compute_cross_modal_retrieval(z[:, positions], mask[:, positions], names)
+    return result
 
 
 def _concatenate(parts: Sequence[Tensor]) -> Tensor:

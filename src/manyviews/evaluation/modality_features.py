@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from manyviews.data import SUMMARIES, Dataset, Sequences
+from manyviews.data import Column, Features, Sequences
 from manyviews.evaluation.evaluation_result import Geometry, RetrievalScore
 from manyviews.metrics import GEOMETRY_METRICS, compute_geometry, compute_retrieval
-from manyviews.models import Standardize
+from manyviews.models import CUSTOM, EncoderConfig, EncoderSpec, MultiViewEncoder, Standardize
 
 MAX_FOR_ALL_SUBSETS = 6
 """With more modalities, only single ones, all but one, and all together are evaluated."""
@@ -29,29 +29,30 @@ def average_embeddings(z: Tensor, mask: Tensor) -> Tensor:
     return (normalize(z, dim=2) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
 
 
-def make_raw_features(
-    split: Dataset, names: Sequence[str], train: Dataset, summaries: Mapping[str, str] | None = None
-) -> list[Tensor]:
-    """Make features (n, d) of each modality without an encoder, standardized with the statistics of `train`.
+def summarize_features(column: Column, train: Column, summary: str) -> Tensor:
+    """Make features (n, d) without an encoder; those of features are standardized with the statistics of `train`.
 
-    Images are flattened. Sequences are summarized over their steps, without padding, by one of SUMMARIES for each name
-    in `summaries` (default: the mean). Missing modalities are zero, the training mean.
+    Sequences are summarized over their steps, without padding, by one of SUMMARIES. Missing values are zero.
 
     Examples:
         >>> from manyviews.data import load_dataset
         >>> digits = load_dataset("digits")
-        >>> features = make_raw_features(digits["test"], ("pixels", "fourier"), digits["train"])
-        >>> [tuple(x.shape) for x in features]
-        [(360, 64), (360, 40)]
+        >>> summarize_features(digits["test"]["fourier"], digits["train"]["fourier"], "mean").shape
+        torch.Size([360, 40])
     """
-    result = []
-    for name in names:
-        column, reference, summary = split[name], train[name], (summaries or {}).get(name, SUMMARIES[0])
-        steps = reference.count_flattened_steps() if isinstance(reference, Sequences) else 1
-        features = reference.summarize(summary, steps)
-        scaler = Standardize(features.shape[1]).fit(features[reference.get_mask()])
-        result.append(torch.where(column.get_mask()[:, None], scaler(column.summarize(summary, steps)), 0))
-    return result
+    steps = train.count_flattened_steps() if isinstance(train, Sequences) else 1
+    features = column.summarize(summary, steps)
+    if isinstance(train, Features):
+        reference = train.summarize(summary, steps)[train.get_mask()]
+        features = Standardize(features.shape[1]).fit(reference)(features)
+    return torch.where(column.get_mask()[:, None], features, 0)
+
+
+def make_flatten_encoder(modality: str, size: int) -> MultiViewEncoder:
+    """Make an encoder of one image modality whose representations are the pixels of center crops."""
+    encoder = MultiViewEncoder({modality: nn.Flatten()}, encoder_dims={modality: 3 * size * size})
+    encoder.config = EncoderConfig({modality: EncoderSpec("image", CUSTOM, size=size)}, {modality: modality})
+    return encoder
 
 
 def list_modality_subsets(count: int) -> list[tuple[int, ...]]:
@@ -86,22 +87,28 @@ def compute_cross_modal_retrieval(z: Tensor, mask: Tensor, names: Sequence[str])
     return tuple(scores)
 
 
-def compute_modality_geometry(z: Tensor, mask: Tensor, names: Sequence[str]) -> tuple[Geometry, ...]:
-    """Compute the geometry of embeddings (M, N, d): of all modalities, then of each pair, then of each one.
+def compute_modality_geometry(z: Tensor, mask: Tensor, views: Mapping[str, Sequence[int]]) -> tuple[Geometry, ...]:
+    """Compute the geometry of embeddings (M, N, d): of all views, then of each pair of modalities, then of each one.
+
+    `views` has the positions of each modality's views; pairs and single modalities are those of the first ones.
 
     Examples:
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
-        >>> overall, pair, text, audio = compute_modality_geometry(z, torch.ones(20, 2).bool(), ["text", "audio"])
+        >>> views = {"text": [0], "audio": [1]}
+        >>> overall, pair, text, audio = compute_modality_geometry(z, torch.ones(20, 2).bool(), views)
         >>> pair.modalities, pair.alignment, text.rank
         (('text', 'audio'), 0.0, 19)
     """
-    groups = [Geometry(**compute_geometry(z, mask, [name for name in GEOMETRY_METRICS if name != "recall_at_1"]))]
-    for one, other in combinations(range(len(names)), 2):
+    kept = [view for numbers in views.values() for view in numbers]
+    metrics = [name for name in GEOMETRY_METRICS if name != "recall_at_1"]
+    groups = [Geometry(**compute_geometry(z[:, kept], mask[:, kept], metrics))]
+    firsts = {name: numbers[0] for name, numbers in views.items()}
+    for (name, one), (other_name, other) in combinations(firsts.items(), 2):
         pair = z[mask[:, one] & mask[:, other]][:, [one, other]]
         if len(pair) > 1:
-            metrics = compute_geometry(pair, metrics=["alignment", "uniformity"])
-            groups.append(Geometry((names[one], names[other]), **metrics))
-    for i, name in enumerate(names):
+            values = compute_geometry(pair, metrics=["alignment", "uniformity"])
+            groups.append(Geometry((name, other_name), **values))
+    for name, i in firsts.items():
         single = z[mask[:, i], i][:, None]
         if len(single) > 1:
             groups.append(Geometry((name,), **compute_geometry(single, metrics=["uniformity", "rank", "rankme"])))

@@ -1,0 +1,160 @@
+"""`ModalityReader`: loads one modality of a batch of instances; files are decoded and cropped here, in a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from manyviews.data import Column, CorruptImageError, DatasetError, Images
+from manyviews.transforms import CenterCrop, ImageTransform, Transform
+from manyviews.utils import hash_key
+
+PHOTO_STREAM = 1 << 20
+"""Random key of the choice among several images of an instance."""
+
+
+class Loaded(NamedTuple):
+    """One modality of B instances, P of which have it."""
+
+    values: list[Tensor]
+    """For each item of the spec: crops (P, V, C, S, S); for other kinds than images one tensor (P, ...)."""
+    lengths: Tensor | None
+    """Number of steps (P,) of sequences and texts."""
+    mask: Tensor
+    """bool (B,), false where the modality is missing or corrupt."""
+    index: Tensor
+    """Indices (B,) of the instances: those given, or of those that replace corrupt ones."""
+    errors: list[str]
+
+
+@dataclass(frozen=True)
+class ModalityReader:
+    """Reads one modality: `counts[i]` views by `transforms[i]` that start at the position `first_views[i]`."""
+
+    column: Column
+    counts: Sequence[int]
+    transforms: Sequence[Transform | None]
+    first_views: Sequence[int]
+    seed: int = 0
+    replace_corrupt: bool = False
+    """Whether the next readable instance replaces one with a corrupt image, which is otherwise missing."""
+    pixels: Tensor | None = field(default=None, repr=False)
+    """Images in memory, on the device where views are made."""
+
+    def read(self, index: Tensor, epoch: int) -> Loaded:
+        mask = self.column.get_mask()[index]
+        rows = index[mask]
+        if not isinstance(self.column, Images):
+            values, lengths = self.column.load(rows)
+            return Loaded([values], lengths if self.column.has_lengths else None, mask, index, [])
+        if self.pixels is not None:
+            return Loaded(self._crop_pixels(self.pixels, rows, epoch), None, mask, index, [])
+        return self._read_files(index, mask, epoch)
+
+    def _crop_pixels(self, pixels: Tensor, rows: Tensor, epoch: int) -> list[Tensor]:
+        photos, crops, start = self._choose_photos(rows, epoch), [], 0
+        for count, transform, first_view in self._list_items():
+            if photos is None:
+                local = rows.to(pixels.device)
+                crops.append(
+                    transform.crop(
+                        pixels[local], views=count, seed=self.seed, epoch=epoch, index=local, first_view=first_view
+                    )
+                )
+            else:
+                parts = [
+                    self._crop(pixels[photos[:, start + v].to(pixels.device)], transform, rows, epoch, first_view + v)
+                    for v in range(count)
+                ]
+                crops.append(torch.cat(parts, 1))
+            start += count
+        return crops
+
+    def _crop(
+        self, images: Tensor | list[Tensor], transform: ImageTransform, rows: Tensor, epoch: int, view: int
+    ) -> Tensor:
+        index = rows.to(images[0].device)
+        return transform.crop(images, views=1, seed=self.seed, epoch=epoch, index=index, first_view=view)
+
+    def _read_files(self, index: Tensor, mask: Tensor, epoch: int) -> Loaded:
+        crops: list[list[Tensor]] = [[] for _ in self.counts]
+        mask, actual, errors = mask.clone(), index.clone(), []
+        for i in mask.nonzero().squeeze(1).tolist():
+            parts, actual[i] = self._read_instance(int(index[i]), epoch, errors)
+            mask[i] = parts is not None
+            for item, part in zip(crops, parts or (), strict=False):
+                item.append(part)
+        if not mask.any():
+            return Loaded(
+                [self._make_empty(transform) for _, transform, _ in self._list_items()], None, mask, actual, errors
+            )
+        return Loaded([torch.cat(item) for item in crops], None, mask, actual, errors)
+
+    def _read_instance(self, i: int, epoch: int, errors: list[str]) -> tuple[list[Tensor] | None, int]:
+        """Read and crop the images of an instance, or of the next one that can be read; None if it is missing."""
+        assert isinstance(self.column, Images)
+        total, exists = len(self.column), self.column.get_mask()
+        for step in range(total if self.replace_corrupt else 1):
+            candidate = (i + step) % total
+            if not exists[candidate]:
+                continue
+            try:
+                return self._crop_files(torch.tensor([candidate]), epoch), candidate
+            except CorruptImageError as error:
+                if self.column.raise_on_corrupt:
+                    raise
+                errors.append(str(error))
+        if self.replace_corrupt:
+            raise DatasetError(f"none of {total} images can be read, first: {errors[0]}")
+        return None, i
+
+    def _crop_files(self, row: Tensor, epoch: int) -> list[Tensor]:
+        assert isinstance(self.column, Images)
+        photos = self._choose_photos(row, epoch)
+        if photos is None:
+            images = [self.column.values[int(row)]]
+            return [
+                transform.crop(images, views=count, seed=self.seed, epoch=epoch, index=row, first_view=first_view)
+                for count, transform, first_view in self._list_items()
+            ]
+        decoded = {photo: self.column.values[photo] for photo in sorted(set(photos[0].tolist()))}
+        crops, start = [], 0
+        for count, transform, first_view in self._list_items():
+            numbers = photos[0, start : start + count].tolist()
+            parts = [
+                self._crop([decoded[photo]], transform, row, epoch, first_view + v) for v, photo in enumerate(numbers)
+            ]
+            crops.append(torch.cat(parts, 1))
+            start += count
+        return crops
+
+    def _list_items(self) -> list[tuple[int, ImageTransform, int]]:
+        items = []
+        for count, transform, first_view in zip(self.counts, self.transforms, self.first_views, strict=True):
+            assert isinstance(transform, ImageTransform)
+            items.append((count, transform, first_view))
+        return items
+
+    def _choose_photos(self, rows: Tensor, epoch: int) -> Tensor | None:
+        """Choose the image of each view (B, V) among those of an instance; None if every instance has one.
+
+        Views take the images in a random order, each again only when all were taken. Center crops are of the first one.
+        """
+        assert isinstance(self.column, Images)
+        if self.column.counts is None:
+            return None
+        counts, starts = self.column.counts[rows], self.column.starts[rows]
+        views = torch.arange(sum(self.counts))
+        if isinstance(self.transforms[0], CenterCrop) or not len(rows):
+            return starts[:, None].expand(-1, len(views))
+        number = torch.arange(int(counts.max()))
+        keys = hash_key(self.seed, epoch, rows[:, None], PHOTO_STREAM, number)
+        order = keys.masked_fill(number >= counts[:, None], torch.iinfo(torch.int64).max).argsort(1)
+        return starts[:, None] + order.take_along_dim(views % counts[:, None], 1)
+
+    def _make_empty(self, transform: ImageTransform) -> Tensor:
+        return torch.empty(0, 1, 3, transform.size, transform.size, dtype=torch.uint8)

@@ -1,0 +1,85 @@
+"""`EncoderConfig`: how the encoders of a model are built; files of encoders have it in their header."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from manyviews.models.encoders import ENCODERS, get_encoder
+from manyviews.models.feature_encoders import SequenceEncoder, TextEncoder, VectorEncoder
+from manyviews.utils import suggest
+
+CUSTOM = "custom"
+"""Name of an encoder that is a module of the user: its weights are saved, but it cannot be built from a file."""
+FEATURE_ENCODERS: dict[str, dict[str, Callable[..., nn.Module]]] = {
+    "sequence": {"transformer": SequenceEncoder},
+    "vector": {"mlp": VectorEncoder},
+    "text": {"transformer": TextEncoder},
+}
+"""Encoders by name, for each kind of modality other than images."""
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """One encoder: its architecture and the kind of its input.
+
+    Image encoders take RGB in [0, 1], not normalized, of `size` x `size` pixels.
+    """
+
+    kind: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    size: int = 0
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The encoders of a `MultiViewEncoder`, and the encoder of each modality."""
+
+    encoders: dict[str, EncoderSpec]
+    modalities: dict[str, str]
+    dim: int | None = None
+    """Dimension of the representations, if a linear layer adapts those of the encoders."""
+
+    def get_spec(self, modality: str) -> EncoderSpec:
+        return self.encoders[self.modalities[modality]]
+
+
+def list_encoders(kind: str) -> list[str]:
+    """List the names of the encoders of a kind."""
+    return [*ENCODERS, "timm:NAME", "torchvision:NAME"] if kind == "image" else list(FEATURE_ENCODERS[kind])
+
+
+def check_encoder_name(kind: str, name: str) -> None:
+    """Raise a ValueError unless there is an encoder of this name for a kind of modality."""
+    is_external = kind == "image" and name.partition(":")[0] in ("timm", "torchvision") and ":" in name
+    if not is_external and name not in list_encoders(kind):
+        raise ValueError(f"no encoder {name!r} for {kind}{suggest(name, list_encoders(kind))}")
+
+
+def select_options(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Select the options that an encoder accepts and that are not None."""
+    build = ENCODERS.get(name) if kind == "image" else FEATURE_ENCODERS[kind][name]
+    accepted = () if build is None else inspect.signature(build).parameters
+    return {key: value for key, value in options.items() if key in accepted and value is not None}
+
+
+def build_encoder(spec: EncoderSpec) -> nn.Module:
+    """Build an encoder with random weights.
+
+    Examples:
+        >>> build_encoder(EncoderSpec("vector", "mlp", {"features": 20})).dim
+        128
+    """
+    check_encoder_name(spec.kind, spec.name)
+    if spec.kind != "image":
+        return FEATURE_ENCODERS[spec.kind][spec.name](**spec.options)
+    # Encoders of other packages compute buffers when they are built, so the meta device must not apply.
+    with nullcontext() if spec.name in ENCODERS else torch.device("cpu"):
+        return get_encoder(spec.name, **spec.options)

@@ -1,0 +1,240 @@
+"""`MultiViewModel`: the views of a batch -> representations h (B, N, dim) -> embeddings z (B, N, out_dim)."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from manyviews.models.encoder_config import EncoderConfig, build_encoder
+from manyviews.models.encoders import get_representation_dim, switch_to_eval
+from manyviews.models.heads import ProjectionHead
+from manyviews.models.view_batch import ViewBatch
+
+DEFAULT_DIM = 128
+"""Dimension of representations if the encoders have different ones."""
+
+
+class ModelOutput(NamedTuple):
+    """Representations h (B, N, dim) and embeddings z (B, N, out_dim)."""
+
+    h: Tensor
+    z: Tensor
+
+
+class MultiViewEncoder(nn.Module):
+    """One encoder for each kind of data or modality: maps a batch to representations h (B, N, dim).
+
+    Views of one encoder and one shape form one batch, so batch norm uses the statistics of all of them together, as in
+    the released code. Absent views are not encoded; their h is zero.
+
+    Args:
+        encoders: modules by name, from views (P, ...), and lengths (P,) of sequences and texts, to (P, n). A linear
+            layer maps n to `dim` where they differ.
+        modalities: the name of the encoder of each modality. Default: each encoder has the modality of its name.
+        dim: dimension of the representations. Default: that of the encoders, or 128 if theirs differ.
+        encoder_dims: output dimension n of encoders without an attribute `dim`.
+        per_view_batch_norm: run encoders once per view: batch norm then normalizes each view with its own statistics
+            and updates its running statistics N times per step.
+
+    Examples:
+        >>> encoder = MultiViewEncoder({"image": nn.Sequential(nn.Flatten(), nn.Linear(48, 8))}, encoder_dims={"image": 8})
+        >>> encoder(ViewBatch.from_views(torch.rand(5, 3, 3, 4, 4), "image")).shape
+        torch.Size([5, 3, 8])
+    """
+
+    config: EncoderConfig | None = None
+    """How the encoders were built; None if they are modules of a user."""
+
+    def __init__(
+        self,
+        encoders: Mapping[str, nn.Module],
+        modalities: Mapping[str, str] | None = None,
+        *,
+        dim: int | None = None,
+        encoder_dims: Mapping[str, int] = MappingProxyType({}),
+        per_view_batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.names = tuple(encoders)
+        self.encoder_of_modality = dict(modalities or {name: name for name in encoders})
+        if not encoders or set(self.encoder_of_modality.values()) != set(encoders):
+            raise ValueError(
+                f"every encoder needs a modality, and every modality an encoder: got encoders {', '.join(encoders)} for "
+                f"{', '.join(f'{key} ({name})' for key, name in self.encoder_of_modality.items())}"
+            )
+        dims = [encoder_dims.get(name) or _get_dim(name, encoder) for name, encoder in encoders.items()]
+        self.dim = dim or (dims[0] if len(set(dims)) == 1 else DEFAULT_DIM)
+        self.encoders = nn.ModuleList(
+            [_AdaptedEncoder(encoder, n, self.dim) for encoder, n in zip(encoders.values(), dims, strict=True)]
+        )
+        self.per_view_batch_norm = per_view_batch_norm
+        self.register_buffer("mean_representation", torch.zeros(len(self.modalities), self.dim))
+        self.mean_representation: Tensor
+        """Mean representation (modalities, dim) of the training split; `fuse` uses it for missing modalities."""
+
+    @classmethod
+    def from_config(cls, config: EncoderConfig, *, per_view_batch_norm: bool = False) -> "MultiViewEncoder":
+        """Build the encoders of a config, with random weights."""
+        encoders = {name: build_encoder(spec) for name, spec in config.encoders.items()}
+        sizes = {name: spec.size for name, spec in config.encoders.items() if spec.size}
+        dims = {name: _get_dim(name, encoders[name], torch.zeros(1, 3, size, size)) for name, size in sizes.items()}
+        encoder = cls(
+            encoders, config.modalities, dim=config.dim, encoder_dims=dims, per_view_batch_norm=per_view_batch_norm
+        )
+        encoder.config = config
+        return encoder
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(self.encoder_of_modality)
+
+    def get_encoder(self, name: str) -> nn.Module:
+        """Return the encoder of this name, without the linear layer that adapts its dimension."""
+        if name not in self.names:
+            raise ValueError(f"there is no encoder {name!r}, only {', '.join(self.names)}")
+        return self.encoders[self.names.index(name)].encoder
+
+    def forward(self, batch: ViewBatch) -> Tensor:
+        rows = []
+        for group in batch.groups:
+            self.get_encoder(group.encoder)  # raises if there is none
+            module = self.encoders[self.names.index(group.encoder)]
+            rows.append(
+                apply_to_rows(
+                    module, group.values, batch, group.views, self.dim, self.per_view_batch_norm, group.lengths
+                )
+            )
+        return batch.scatter(rows, [group.views for group in batch.groups])
+
+    def fuse(self, h: Tensor, mask: Tensor) -> Tensor:
+        """Concatenate the representations (B, K, dim) of all K modalities to (B, K dim), one view of each.
+
+        The mean of the training split replaces missing ones (late fusion).
+        """
+        return torch.where(mask[..., None], h, self.mean_representation.to(h)).flatten(1)
+
+
+class _AdaptedEncoder(nn.Module):
+    """An encoder and, if its output has another dimension, a linear layer."""
+
+    def __init__(self, encoder: nn.Module, encoder_dim: int, dim: int) -> None:
+        super().__init__()
+        self.encoder, self.adapter = encoder, nn.Identity() if encoder_dim == dim else nn.Linear(encoder_dim, dim)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        h: Tensor = self.adapter(self.encoder(*inputs))
+        return h
+
+
+class MultiViewHead(nn.Module):
+    """A head for each encoder: maps representations h (B, N, dim) of a batch to embeddings z (B, N, out_dim).
+
+    Examples:
+        >>> batch = ViewBatch.from_views(torch.rand(5, 3, 8), "audio")
+        >>> MultiViewHead({"audio": ProjectionHead(8)})(torch.randn(5, 3, 8), batch).shape
+        torch.Size([5, 3, 128])
+    """
+
+    def __init__(
+        self, heads: Mapping[str, nn.Module], out_dim: int = 128, *, per_view_batch_norm: bool = False
+    ) -> None:
+        super().__init__()
+        self.names, self.heads, self.out_dim = tuple(heads), nn.ModuleList(heads.values()), out_dim
+        self.per_view_batch_norm = per_view_batch_norm
+
+    def forward(self, h: Tensor, batch: ViewBatch) -> Tensor:
+        views: dict[str, list[int]] = {}
+        for group in batch.groups:
+            views.setdefault(group.encoder, []).extend(group.views)
+        rows, positions = [], [sorted(part) for part in views.values()]
+        for name, part in zip(views, positions, strict=True):
+            head = self.heads[self.names.index(name)]
+            rows.append(apply_to_rows(head, batch.gather(h, part), batch, part, self.out_dim, self.per_view_batch_norm))
+        return batch.scatter(rows, positions)
+
+
+class MultiViewModel(nn.Module):
+    """Encoders and heads: maps a batch of views to representations h (B, N, dim) and embeddings z (B, N, out_dim).
+
+    Args:
+        encoder: a `MultiViewEncoder`, or one module for all views.
+        head: maps (h, batch) to embeddings. Default: a `ProjectionHead` for each encoder.
+        dim: dimension of the representations, if it cannot be inferred from the module.
+        per_view_batch_norm: see `MultiViewEncoder`.
+
+    Examples:
+        >>> model = MultiViewModel(nn.Sequential(nn.Flatten(), nn.Linear(48, 8)), dim=8)
+        >>> h, z = model(torch.rand(5, 3, 3, 4, 4))
+        >>> h.shape, z.shape
+        (torch.Size([5, 3, 8]), torch.Size([5, 3, 128]))
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        head: nn.Module | None = None,
+        *,
+        dim: int | None = None,
+        per_view_batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(encoder, MultiViewEncoder):
+            dims = {} if dim is None else {"": dim}
+            encoder = MultiViewEncoder({"": encoder}, encoder_dims=dims, per_view_batch_norm=per_view_batch_norm)
+        self.encoder = encoder
+        if head is None:
+            heads = {name: ProjectionHead(encoder.dim) for name in encoder.names}
+            head = MultiViewHead(heads, per_view_batch_norm=per_view_batch_norm)
+        self.head = head
+
+    def forward(self, views: ViewBatch | Tensor | Sequence[Tensor]) -> ModelOutput:
+        """Embed a batch; views (B, N, ...), or a list of such groups of different shapes, if there is one encoder."""
+        batch = views if isinstance(views, ViewBatch) else ViewBatch.from_views(views, self.encoder.names[0])
+        h = self.encoder(batch)
+        return ModelOutput(h, self.head(h, batch))
+
+
+def apply_to_rows(
+    module: nn.Module,
+    rows: Tensor,
+    batch: ViewBatch,
+    views: Sequence[int],
+    out_dim: int,
+    per_view: bool = False,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Apply a module to the rows (P, ...) of some views of a batch, in one call or, if `per_view`, in one per view.
+
+    A single row has no batch statistics: batch norm then uses its running statistics.
+    """
+    if per_view and len(views) > 1:
+        number = torch.arange(len(views)).repeat(batch.num_instances)
+        if batch.mask is not None:
+            number = batch.mask[:, list(views)].nonzero()[:, 1]
+        parts = [(number == i).nonzero().squeeze(1).to(rows.device) for i in range(len(views))]
+        outputs = [
+            apply_to_rows(module, rows[part], batch, [], out_dim, False, None if lengths is None else lengths[part])
+            for part in parts
+        ]
+        return torch.cat(outputs)[torch.cat(parts).argsort()]
+    if not len(rows):
+        # DDP expects a gradient for each parameter, so even an empty result depends on all of them.
+        zero: Tensor = sum((p.sum() * 0 for p in module.parameters()), torch.zeros((), device=rows.device))
+        return zero.expand(0, out_dim)
+    with switch_to_eval(module, _BatchNorm) if len(rows) == 1 else nullcontext():
+        output: Tensor = module(rows) if lengths is None else module(rows, lengths)
+    return output
+
+
+def _get_dim(name: str, encoder: nn.Module, image: Tensor | None = None) -> int:
+    try:
+        return get_representation_dim(encoder, image)
+    except ValueError as error:
+        hint = f"pass encoder_dims={{{name!r}: ...}}" if name else "pass dim=..."
+        raise ValueError(
+            f"cannot infer the dimension of the representations of {name or 'the encoder'}: {hint}"
+        ) from error
