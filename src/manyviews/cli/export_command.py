@@ -7,13 +7,14 @@ import tyro
 
 import manyviews as mv
 from manyviews import utils
-from manyviews.cli.common import OptionalPath, OutputFlag, RunArg, print_lines
+from manyviews.cli.common import OptionalPath, OutputFlag, RunArg, Unset, print_lines
 
 
 def export_command(
     run: RunArg,
     target: Annotated[Literal["safetensors", "torchvision", "onnx"], tyro.conf.Positional],
     output: Annotated[OptionalPath, OutputFlag] = None,
+    modality: Annotated[str | None, Unset] = None,
 ) -> None:
     """Write a run's encoder for other programs.
 
@@ -22,6 +23,7 @@ def export_command(
         target: Format. safetensors: weights and encoder name, for `load_encoder`; torchvision: a .pth file with the
             parameter names of torchvision's ResNets; onnx: a model that is verified with onnxruntime.
         output: File to write. Default: a file in the run's directory (which already has the safetensors file).
+        modality: Modality whose encoder is written as torchvision or onnx. Default: the first one of images.
     """
     import torch
 
@@ -34,24 +36,23 @@ def export_command(
     path = source.with_name(name) if output is None else output
     if output is not None or path != source:
         utils.check_writable(path, suffixes, inputs=[source])
-    if target == "safetensors" and mv.models.is_multimodal_file(source):
-        description = f"encoders for {', '.join(mv.models.load_multimodal_encoder(source).names)}"
-    else:
-        encoder, config = mv.models.load_image_encoder(source)
-        size = f"{config.size} x {config.size}"
-        description = f"{config.encoder} for images of {size}, RGB in [0, 1], not normalized"
+    encoder = mv.load_encoder(source)
     if target == "safetensors":
+        description = f"encoders of {', '.join(encoder.modalities)}"
         content = source.read_bytes()
         usage = f"encoder = manyviews.load_encoder({str(path)!r})"
-    elif target == "torchvision":
-        weights, usage = mv.export.to_torchvision_state_dict(encoder, config)
-        usage = f"weights = torch.load({str(path)!r}, weights_only=True)\n{usage}"
-        torch.save(weights, buffer := io.BytesIO())
-        content = buffer.getvalue()
     else:
-        content = mv.export.export_onnx(mv.models.ImageEncoder(encoder, config.size))
-        usage = f"session = onnxruntime.InferenceSession({str(path)!r})\n"
-        usage += f'(h,) = session.run(None, {{"images": images}})  # float32 (any, 3, {config.size}, {config.size})'
+        module, spec = encoder.get_image_encoder(modality)
+        description = f"{spec.name} for images of {spec.size} x {spec.size}, RGB in [0, 1], not normalized"
+        if target == "torchvision":
+            weights, usage = mv.export.to_torchvision_state_dict(module.encoder, spec)
+            usage = f"weights = torch.load({str(path)!r}, weights_only=True)\n{usage}"
+            torch.save(weights, buffer := io.BytesIO())
+            content = buffer.getvalue()
+        else:
+            content = mv.export.export_onnx(module, spec.size)
+            usage = f"session = onnxruntime.InferenceSession({str(path)!r})\n"
+            usage += f'(h,) = session.run(None, {{"images": images}})  # float32 (any, 3, {spec.size}, {spec.size})'
     if path != source:
         utils.write_atomic(path, content)
     print_lines(f"{path}: {description}", "", *usage.splitlines())

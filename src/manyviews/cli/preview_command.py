@@ -18,7 +18,7 @@ def preview_command(
     instances: int = 8,
     epoch: int = 0,
 ) -> None:
-    """Draw some images and their augmented views, as the model sees them in training. Takes the flags of `train`.
+    """Draw some instances and their views, as the model sees them in training. Takes the flags of `train`.
 
     Args:
         config: Settings of the run.
@@ -27,21 +27,14 @@ def preview_command(
         instances: Number of instances to show, a random sample that depends on the seed.
         epoch: Epoch of the views; every epoch has different ones.
     """
-    import torch
-
+    if instances < 1:
+        raise ValueError(f"instances must be >= 1, got {instances}")
     config.check()
-    if instances < 1 or config.task != "images":
-        raise ValueError(f"preview shows at least 1 instance of images, got {instances} of task {config.task}")
     utils.check_writable(output, (".png",), inputs=[config.data])
-    dataset = mv.training.load_data(config)
-    images = dataset["train"].images
-    index = utils.draw_permutation(len(images), config.seed)[:instances]
-    originals = [images[int(i)] for i in index]
-    transform = mv.training.build_transform(mv.training.ImageTask.resolve_config(config, dataset))
-    batch = torch.stack(originals) if len({image.shape for image in originals}) == 1 else originals
-    augmented = transform(batch, views=config.views, seed=config.seed, epoch=epoch, index=index)
-    mv.export.save_png(
-        mv.export.draw_contact_sheet([[image, *row] for image, row in zip(originals, augmented, strict=True)]), output
-    )
-    size = f"{transform.size} x {transform.size}"
-    print_lines(f"{output}: {len(originals)} instances of {config.data}, each with {config.views} views of {size}")
+    task = mv.training.resolve_task(config, mv.training.load_data(config), ranks=1)
+    index = utils.draw_permutation(len(task.split), config.seed)[:instances]
+    views = task.make_loader(num_workers=0).show(index, epoch)
+    rows = [[task.split.get_image(i), *row] for i, row in zip(index.tolist(), views, strict=True)]
+    captions = [["", *task.spec.view_names]] * len(rows) if len(task.spec.modalities) > 1 else None
+    mv.export.save_png(mv.export.draw_contact_sheet(rows, captions), output)
+    print_lines(f"{output}: {len(rows)} instances of {config.data}, each with the views {' '.join(task.config.views)}")

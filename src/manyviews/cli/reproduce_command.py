@@ -88,7 +88,7 @@ def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, runner: mv.r
         print_lines(f"{table} has no trials: it is computed directly")
         return
     table_trials = package.make_trials(table, options)
-    search_trials = package.make_lr_search_trials(package.list_lr_searched(table_trials, options)).values()
+    search_trials = package.make_lr_search_trials(package.list_lr_searched(table_trials)).values()
     trials = {trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values()
     states = [trial.get_state(runner.folder) for trial in trials]
     unfinished = [trial for trial, state in zip(trials, states, strict=True) if state != "done"]

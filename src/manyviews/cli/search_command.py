@@ -1,11 +1,20 @@
-"""`manyviews search`: find the nearest neighbors of images."""
+"""`manyviews search`: find the nearest neighbors of images, instances or texts."""
 
 from pathlib import Path
 from typing import Annotated
 
 import manyviews as mv
 from manyviews import utils
-from manyviews.cli.common import DEFAULT_LOADER, DataArg, LoaderFlags, OutputFlag, RunArg, SkipCounter, print_lines
+from manyviews.cli.common import (
+    DEFAULT_LOADER,
+    DataArg,
+    LoaderFlags,
+    OutputFlag,
+    RunArg,
+    SkipCounter,
+    Unset,
+    print_lines,
+)
 
 
 def search_command(
@@ -14,34 +23,45 @@ def search_command(
     query: tuple[str, ...],
     output: Annotated[Path, OutputFlag] = Path("neighbors.png"),
     neighbors: int = 8,
+    query_modality: Annotated[str | None, Unset] = None,
+    target_modality: Annotated[str | None, Unset] = None,
     loader: LoaderFlags = DEFAULT_LOADER,
 ) -> None:
-    """Draw the images nearest to each query, by the cosine similarity of their representations.
+    """Draw the instances nearest to each query, by cosine similarity.
+
+    A run with one modality compares representations. One with several compares embeddings, so that a text finds images.
 
     Args:
-        run: Directory of a finished run, or a .safetensors file written by `manyviews export`.
-        data: Images to search: an image folder, photos, digits, cifar10, cifar100, or a .npz or .npy file.
-        query: Image files, or ids of searched images (such as `test/7` in a dataset); each is one row of the drawing.
+        run: Directory of a finished run or, for one modality, a .safetensors file written by `manyviews export`.
+        data: Instances to search: an image folder, photos, digits, cifar10, cifar100, a table (.csv, .tsv, .jsonl,
+            .parquet), or a .npz, .npy, .pkl or .mat file.
+        query: Image files, ids of searched instances (such as `test/7`) or texts; each is one row of the drawing.
         output: PNG file to write.
         neighbors: Number of neighbors per query.
-        loader: Options for reading and encoding images.
+        query_modality: Modality of the files or texts. Default: the first one of images, or of texts.
+        target_modality: Modality that neighbors are compared by. Default: the mean of all of an instance.
+        loader: Options for reading and encoding data.
     """
     utils.check_writable(output, (".png",), inputs=[data, *query])
     if not query:
-        raise ValueError("--query is required: a file, or the id of an image")
-    encoder = mv.load_encoder(run).to(utils.resolve_device(loader.device))
-    if isinstance(encoder, mv.models.MultimodalEncoder):
-        raise ValueError(f"search requires an image run, {run} has the modalities {', '.join(encoder.names)}")
-    collection, skipped = mv.export.ImageCollection.open(data, loader.follow_symlinks), SkipCounter()
-    queries = [mv.export.make_query(name, collection) for name in dict.fromkeys(query)]
-    with utils.limit_threads(utils.choose_threads()):
+        raise ValueError("--query is required: a file, the id of an instance, or a text")
+    encoder, skipped = mv.load_encoder(run), SkipCounter()
+    model = mv.export.load_vector_model(
+        run,
+        "h" if len(encoder.modalities) == 1 else "z",
+        [target_modality] if target_modality else (),
+        device=loader.device,
+    )
+    collection = mv.export.Collection.open(data, loader.follow_symlinks)
+    queries = [mv.export.make_query(name, collection, encoder, query_modality) for name in dict.fromkeys(query)]
+    with utils.limit_threads(utils.choose_threads(small=model.is_small)):
         nearest = mv.export.find_nearest(
-            encoder, queries, collection, k=neighbors, num_workers=loader.num_workers, on_skip=skipped
+            model, queries, collection, k=neighbors, num_workers=loader.num_workers, on_skip=skipped
         )
     rows, captions = [], []
     for item in queries:
         results = nearest[item.name]
-        rows.append([item.image, *(collection[name] for name, _ in results)])
+        rows.append([item.shown, *(collection.show(name) for name, _ in results)])
         scores = [(item.name, "query"), *((name, f"{cosine:.3f}") for name, cosine in results)]
         captions.append([f"{utils.escape_control_characters(name)}\n{score}" for name, score in scores])
         print_lines(f"{item.name}: " + ", ".join(f"{name} ({score})" for name, score in scores[1:]))

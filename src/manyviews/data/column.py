@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -63,6 +64,14 @@ class Column(ABC):
     def summarize(self, summary: str, steps: int) -> Tensor:
         """Return features (n, d) without an encoder; `summary` and `steps` are for sequences."""
 
+    @abstractmethod
+    def show(self, i: int) -> Tensor | str:
+        """Return what is shown of an instance: an image (C, H, W), a text, or standardized features (T, d) or (d,)."""
+
+    def show_view(self, view: Tensor) -> Tensor | str:
+        """Return what is shown of a view, which has no padding."""
+        return view
+
     @property
     def reads_files(self) -> bool:
         """Whether values are read from files when they are needed."""
@@ -101,6 +110,19 @@ class Features(Column):
     @abstractmethod
     def get_item(self, i: int) -> Tensor:
         """Return the features of one instance, without padding."""
+
+    def show(self, i: int) -> Tensor:
+        return self.show_view(self.get_item(i))
+
+    def show_view(self, view: Tensor) -> Tensor:
+        mean, scale = self._statistics
+        return (view - mean) * scale
+
+    @cached_property
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean (d,) and reciprocal standard deviation (d,), 0 for a constant feature."""
+        deviation, mean = torch.std_mean(self.collect_valid(), 0, correction=0)
+        return mean, torch.where(deviation > 0, 1 / deviation, 0)
 
     @abstractmethod
     def collect_valid(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -108,6 +109,19 @@ class Dataset:
     def get_mask(self, names: Sequence[str]) -> Tensor:
         """Return the mask (n, N) of the instances that have these modalities."""
         return torch.stack([self[name].get_mask() for name in names], 1)
+
+    def get_image(self, i: int) -> Tensor | None:
+        """Return the first image (C, H, W) that an instance has and that can be read, or None."""
+        for column in self.modalities.values():
+            if isinstance(column, Images) and column.get_mask()[i]:
+                with suppress(DatasetError):
+                    return column.show(i)
+        return None
+
+    def get_text(self, i: int) -> str:
+        """Return the first text that an instance has, or ""."""
+        texts = (column for column in self.modalities.values() if isinstance(column, Texts))
+        return next((column.values[i] for column in texts if column.get_mask()[i]), "")
 
     @property
     def class_labels(self) -> Tensor | None:

@@ -112,6 +112,10 @@ class Images(Column):
         """Load the first image of each instance."""
         return self._get_first_images(index), torch.ones(len(index), dtype=torch.long)
 
+    def show(self, i: int) -> Tensor:
+        """Return the first image of an instance (C, H, W)."""
+        return self.values[int(self.starts[i])]
+
     def summarize(self, summary: str, steps: int) -> Tensor:  # noqa: ARG002 (for sequences)
         return self._get_first_images(slice(None)).flatten(1) / 255
 

@@ -79,6 +79,12 @@ class Texts(Column):
         tokens = np.frombuffer(padded, np.uint8).reshape(len(encoded), longest).copy()
         return torch.from_numpy(tokens), torch.tensor([len(text) for text in encoded], dtype=torch.long)
 
+    def show(self, i: int) -> str:
+        return self.values[i]
+
+    def show_view(self, view: Tensor) -> str:
+        return bytes(view.tolist()).decode("utf-8", "replace")
+
     def summarize(self, summary: str, steps: int) -> Tensor:  # noqa: ARG002 (for sequences)
         """Count hashed character trigrams, (n, NUM_HASHES) with rows of unit norm (zero for an empty text)."""
         return torch.from_numpy(np.stack([_count_trigrams(text) for text in self.values]))

@@ -262,7 +262,8 @@ class _ModelEvaluation:
 
     def make_raw_features(self, summaries: Mapping[str, str]) -> tuple[list[Tensor], list[Tensor]]:
         """Make features (n, d) of each modality without an encoder, of the training and of the test instances."""
-        train, test = [], []
+        train: list[Tensor] = []
+        test: list[Tensor] = []
         for name in self.names:
             reference = self.train.split[name]
             for part, features in ((self.train, train), (self.test, test)):
@@ -278,7 +279,7 @@ class _ModelEvaluation:
                     )
         return train, test
 
-    def score(self, h: Tensor, queries: Tensor, encoder: MultiViewEncoder | None = None) -> Score:
+    def score(self, h: Tensor, queries: Tensor, *, encoder: MultiViewEncoder | None = None) -> Score:
         """Score representations (n, d); probes of images may see new crops that `encoder` encodes."""
         if not self.num_classes:
             return Score(probes=tuple(self.compute_metrics(probe(queries)) for probe in self.fit_probes(h)))

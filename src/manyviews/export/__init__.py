@@ -1,13 +1,13 @@
 """Trained encoders outside of training: embeddings in files, nearest neighbors, weights for other programs."""
 
+from manyviews.export.collection import Collection as Collection
 from manyviews.export.contact_sheet import draw_contact_sheet as draw_contact_sheet
 from manyviews.export.contact_sheet import save_png as save_png
-from manyviews.export.image_collection import ImageCollection as ImageCollection
-from manyviews.export.multimodal_embeddings import get_label_type as get_label_type
-from manyviews.export.multimodal_embeddings import iterate_embeddings as iterate_embeddings
 from manyviews.export.neighbors import Query as Query
 from manyviews.export.neighbors import find_nearest as find_nearest
 from manyviews.export.neighbors import make_query as make_query
+from manyviews.export.vector_model import VectorModel as VectorModel
+from manyviews.export.vector_model import load_vector_model as load_vector_model
 from manyviews.export.weights import export_onnx as export_onnx
 from manyviews.export.weights import to_torchvision_state_dict as to_torchvision_state_dict
 from manyviews.export.writers import check_embedding_path as check_embedding_path

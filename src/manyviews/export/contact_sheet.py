@@ -17,9 +17,11 @@ CAPTION_LINE_PX = 13
 
 
 def draw_contact_sheet(
-    rows: Sequence[Sequence[Tensor]], captions: Sequence[Sequence[str]] | None = None, cell: int = 96
+    rows: Sequence[Sequence[Tensor | str | None]], captions: Sequence[Sequence[str]] | None = None, cell: int = 96
 ) -> Image.Image:
     """Draw rows of images (C, H, W), uint8 or in [0, 1], in cells of `cell` pixels; the first of a row is set apart.
+
+    A text stands in its cell, standardized features (d,) are a line, sequences (T, d) gray levels; None is empty.
 
     A caption is written below its image, line by line, truncated to the cell's width. Characters without a glyph
     in DejaVu Sans are written as escapes.
@@ -33,23 +35,59 @@ def draw_contact_sheet(
     sheet = Image.new("RGB", (columns * (cell + GAP) + 2 * GAP, len(rows) * height + GAP), "white")
     for i, row in enumerate(rows):
         top = GAP + i * height
-        for j, image in enumerate(row):
+        for j, shown in enumerate(row):
             left = GAP + j * (cell + GAP) + (GAP if j else 0)
-            unit = image.float() / 255 if image.dtype == torch.uint8 else image
-            sheet.paste(Image.fromarray(_letterbox(unit, cell).permute(1, 2, 0).contiguous().numpy()), (left, top))
+            if shown is not None:
+                sheet.paste(_draw_cell(shown, cell), (left, top))
             if captions:
                 _draw_caption(sheet, captions[i][j], left, top + cell, cell)
     return sheet
 
 
+def _draw_cell(shown: Tensor | str, cell: int) -> Image.Image:
+    if isinstance(shown, str):
+        return _draw_text(shown, cell)
+    if shown.dim() == 1:
+        image = Image.new("RGB", (cell, cell), "#eeeeee")
+        xs, ys = torch.linspace(0, cell - 1, len(shown)), cell * (0.5 - shown.clamp(-3, 3) / 6)
+        ImageDraw.Draw(image).line([(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)], "black")
+        return image
+    unit = shown.float() / 255 if shown.dtype == torch.uint8 else shown
+    if shown.dim() == 2:
+        gray = ((shown.T[None, None].float() + 2.5) / 5).clamp(0, 1)
+        unit = interpolate(gray, (cell, cell), mode="nearest")[0]
+    return Image.fromarray(_letterbox(unit, cell).permute(1, 2, 0).contiguous().numpy())
+
+
+def _draw_text(text: str, cell: int) -> Image.Image:
+    """Draw the words of a text on a gray cell, as many lines as fit."""
+    image = Image.new("RGB", (cell, cell), "#eeeeee")
+    draw, (font, _) = ImageDraw.Draw(image), _load_font()
+    lines = [""]
+    for word in _make_visible(" ".join(text.split())).split(" "):
+        longer = f"{lines[-1]} {word}".strip()
+        fits = not lines[-1] or draw.textlength(longer, font) <= cell - 2 * GAP
+        lines = [*lines[:-1], longer] if fits else [*lines, word]
+    lines = lines[: (cell - 2 * GAP) // CAPTION_LINE_PX]
+    top = (cell - len(lines) * CAPTION_LINE_PX) // 2
+    for i, line in enumerate(lines):
+        draw.text((GAP, top + i * CAPTION_LINE_PX), line, "black", font)
+    return image
+
+
+def _make_visible(text: str) -> str:
+    """Write control characters, and those that the font would draw as a box, as escapes."""
+    glyphs = _load_font()[1]
+    return "".join(
+        char if char in glyphs else char.encode("ascii", "backslashreplace").decode()
+        for char in escape_control_characters(text)
+    )
+
+
 def _draw_caption(sheet: Image.Image, text: str, left: int, top: int, width: int) -> None:
-    draw, (font, glyphs) = ImageDraw.Draw(sheet), _load_font()
+    draw, (font, _) = ImageDraw.Draw(sheet), _load_font()
     for i, line in enumerate(text.split("\n")):
-        # A character without a glyph would be drawn as a box.
-        visible = "".join(
-            char if char in glyphs else char.encode("ascii", "backslashreplace").decode()
-            for char in escape_control_characters(line)
-        )
+        visible = _make_visible(line)
         # Long names keep their end, which distinguishes files.
         while len(visible) > 2 and draw.textlength(visible, font) > width:
             visible = "…" + visible[2:]

@@ -1,82 +1,133 @@
-"""Nearest-neighbor search over images, by cosine similarity of representations."""
+"""Nearest-neighbor search by cosine similarity: of representations or, between modalities, of embeddings."""
 
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from manyviews.data import DatasetError, SkipCallback, read_image
-from manyviews.export.image_collection import ImageCollection, warn_skipped
-from manyviews.models import ImageEncoder
-from manyviews.utils import check_finite, encode_file_name
+from manyviews.data import Dataset, DatasetError, SkipCallback, read_image
+from manyviews.export.collection import Collection, warn_skipped
+from manyviews.export.vector_model import VectorModel
+from manyviews.loading import make_eval_loader
+from manyviews.models import Encoder
+from manyviews.utils import encode_file_name
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query image, and its id if it is part of the searched collection."""
+    """What is searched for: an instance of the collection, an image file, or a text."""
 
     name: str
-    image: Tensor
-    id: str | None
+    shown: Tensor | str
+    """The image (C, H, W) or the text."""
+    values: Mapping[str, Sequence[Any]] | None = None
+    """Values of one instance by modality; None for an instance of a dataset."""
+    id: str | None = None
+    """Id of an instance of the collection, which is not its own neighbor."""
+    instance: tuple[Dataset, int] | None = None
 
 
-def make_query(name: str, images: ImageCollection) -> Query:
-    """Make a query from a file or from the id of an image of the collection.
+def make_query(name: str, collection: Collection, encoder: Encoder, modality: str | None = None) -> Query:
+    """Make a query from an image file, from the id of an instance or, if the encoder has a modality of texts, a text.
+
+    `modality` is that of the file or the text. Default: the first of images, or of texts.
 
     Examples:
-        >>> make_query("test/3", ImageCollection.open("digits")).id
+        >>> from manyviews.models import EncoderConfig, EncoderSpec, MultiViewEncoder
+        >>> config = EncoderConfig({"image": EncoderSpec("image", "resnet-small", size=8)}, {"image": "image"})
+        >>> encoder = Encoder(MultiViewEncoder.from_config(config))
+        >>> make_query("test/3", Collection.open("digits"), encoder).id
         'test/3'
 
     Raises:
-        DatasetError: the name is neither, or not an image.
+        DatasetError: the name is none of them.
     """
-    path = Path(name).expanduser()
-    if path.is_file():
+    path, texts = Path(name).expanduser(), encoder.config.list_modalities("text")
+    if modality is not None and modality not in encoder.modalities:
+        raise DatasetError(f"there is no modality {modality!r}, only {', '.join(encoder.modalities)}")
+    if modality in texts:
+        return Query(name, name, {modality: [name]})
+    if _is_file(path):
         query_id = None
-        if images.root is not None:
+        if collection.root is not None:
             # Keep a link's own path (not its target): ids are paths as the folder lists them.
-            location, root = path.parent.resolve() / path.name, images.root.resolve()
+            location, root = path.parent.resolve() / path.name, collection.root.resolve()
             if location.is_relative_to(root):
                 query_id = encode_file_name(location.relative_to(root).as_posix())
-        return Query(name, read_image(path), query_id)
+        image = read_image(path)
+        return Query(name, image, {modality or encoder.get_image_modality(): [image]}, query_id)
     try:
-        return Query(name, images[name], name)
+        shown = collection.show(name)
+        if isinstance(shown, Tensor) and collection.data is None:
+            return Query(name, shown, {modality or encoder.get_image_modality(): [shown]}, name)
+        return Query(name, shown, None, name, collection.find(name))
     except KeyError as error:
-        raise DatasetError(f"query {name} is neither a file nor an image of {images.source}") from error
+        if texts:
+            return Query(name, name, {texts[0]: [name]})
+        raise DatasetError(f"query {name} is neither a file nor an instance of {collection.source}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a text that cannot be a path
+        return False
+
+
+def encode_query(model: VectorModel, query: Query) -> Tensor:
+    """Return the vector (dim,) of a query.
+
+    Raises:
+        DatasetError: it has no modality that the model encodes.
+    """
+    if query.values is not None:
+        # A query has one modality, whatever modalities the neighbors are compared by.
+        vectors, mask = VectorModel(model.model, model.kind)(model.encoder.make_batch(query.values))
+    else:
+        assert query.instance is not None
+        split, i = query.instance
+        encoder = model.encoder.encoder
+        reference = next(encoder.parameters(), torch.zeros(()))
+        batch = make_eval_loader(split, encoder, device=reference.device).load(torch.tensor([i]))
+        vectors, mask = VectorModel(model.model, model.kind)(batch.to(reference))
+    if not mask.all():
+        raise DatasetError(f"query {query.name} has none of the modalities {', '.join(model.encoder.modalities)}")
+    return vectors[0]
 
 
 def find_nearest(
-    encoder: ImageEncoder,
+    model: VectorModel,
     queries: Sequence[Query],
-    images: ImageCollection,
+    collection: Collection,
     *,
     k: int = 8,
     num_workers: int = 0,
     on_skip: SkipCallback = warn_skipped,
 ) -> Mapping[str, list[tuple[str, float]]]:
-    """Find the `k` images nearest to each query: their ids and cosines, nearest first.
+    """Find the `k` instances nearest to each query: their ids and cosines, nearest first.
 
-    A query is never its own neighbor. Only one batch of representations is in memory.
+    A query is never its own neighbor. Only one batch of vectors is in memory.
 
     Examples:
-        >>> from manyviews.models import get_encoder
-        >>> images = ImageCollection.open("digits")
-        >>> encoder = ImageEncoder(get_encoder("resnet-small"), size=8)
-        >>> neighbors = find_nearest(encoder, [make_query("test/3", images)], images, k=2)
-        >>> len(neighbors["test/3"])
+        >>> from manyviews.models import EncoderConfig, EncoderSpec, MultiViewEncoder
+        >>> config = EncoderConfig({"image": EncoderSpec("image", "resnet-small", size=8)}, {"image": "image"})
+        >>> encoder, digits = Encoder(MultiViewEncoder.from_config(config)), Collection.open("digits")
+        >>> query = make_query("test/3", digits, encoder)
+        >>> len(find_nearest(VectorModel(encoder, "h"), [query], digits, k=2)["test/3"])
         2
     """
     if k < 1:
         raise ValueError(f"the number of neighbors (k) must be >= 1, got {k}")
-    query_h = normalize(torch.cat([encoder([query.image]) for query in queries]).float().cpu(), dim=1)
-    check_finite("representations of the queries", query_h)
+    query_vectors = normalize(torch.stack([encode_query(model, query) for query in queries]), dim=1)
     neighbors: dict[str, list[tuple[str, float]]] = {query.name: [] for query in queries}
-    for names, h, _ in images.encode(encoder, num_workers, on_skip):
-        cosines = query_h @ normalize(h, dim=1).T
+    for (ids, vectors, _), mask in collection.encode(model, num_workers, on_skip):
+        names = [name for name, exists in zip(ids, mask.tolist(), strict=True) if exists]
+        cosines = query_vectors @ normalize(vectors[mask], dim=1).T
         for query, row in zip(queries, cosines, strict=True):
             values, index = row.topk(min(k + 1, len(names)))  # k + 1: the query itself may be one of them
             new = [(names[i], c) for i, c in zip(index.tolist(), values.tolist(), strict=True) if names[i] != query.id]

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyviews.models import EncoderConfig, EncoderError, ImageEncoder, get_encoder
+from manyviews.models import EncoderError, EncoderSpec, get_encoder
 
 TORCHVISION = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet-small": "resnet18"}
 TOLERANCE = 1e-4
 """Max difference between ONNX and PyTorch outputs, relative to the largest output."""
 
 
-def to_torchvision_state_dict(encoder: nn.Module, config: EncoderConfig) -> tuple[dict[str, Tensor], str]:
+def to_torchvision_state_dict(encoder: nn.Module, spec: EncoderSpec) -> tuple[dict[str, Tensor], str]:
     """Rename weights to torchvision's names; return them and the Python code that loads them.
 
     A ResNet narrower or shallower than torchvision's is padded with zeros: channels that stay zero, and blocks that
@@ -26,17 +26,17 @@ def to_torchvision_state_dict(encoder: nn.Module, config: EncoderConfig) -> tupl
     Raises:
         EncoderError: torchvision has no matching model.
     """
-    package, _, model = config.encoder.partition(":")
+    package, _, model = spec.name.partition(":")
     state = {name: tensor.detach().cpu() for name, tensor in encoder.state_dict().items()}
     if package == "torchvision":
         load = (
             f"model = torchvision.models.get_model({model!r})\nmodel.load_state_dict(weights, strict=False)  # no head"
         )
         return state, load
-    if config.encoder not in TORCHVISION:
-        raise EncoderError(f"torchvision has no counterpart of {config.encoder}: export to safetensors or onnx instead")
-    model = TORCHVISION[config.encoder]
-    stem = config.options.get("stem") or ("small-strided" if config.encoder == "resnet-small" else "imagenet")
+    if spec.name not in TORCHVISION:
+        raise EncoderError(f"torchvision has no counterpart of {spec.name}: export to safetensors or onnx instead")
+    model = TORCHVISION[spec.name]
+    stem = spec.options.get("stem") or ("small-strided" if spec.name == "resnet-small" else "imagenet")
     lines = [f"model = torchvision.models.{model}()", "model.fc = torch.nn.Identity()"]
     if stem != "imagenet":
         stride = 2 if stem == "small-strided" else 1
@@ -55,7 +55,7 @@ def to_torchvision_state_dict(encoder: nn.Module, config: EncoderConfig) -> tupl
     return full, "\n".join([*lines, "model.load_state_dict(weights)"])
 
 
-def export_onnx(encoder: ImageEncoder) -> bytes:
+def export_onnx(encoder: nn.Module, size: int) -> bytes:
     """Serialize an ONNX model: `images` (batch, 3, size, size) in [0, 1] -> `representations` (batch, dim), any batch.
 
     Raises:
@@ -64,14 +64,13 @@ def export_onnx(encoder: ImageEncoder) -> bytes:
 
     Examples:
         >>> from manyviews.models import get_encoder
-        >>> file = export_onnx(ImageEncoder(get_encoder("resnet-small"), size=32))
+        >>> file = export_onnx(get_encoder("resnet-small").eval(), size=32)
     """
     try:
         onnx, onnxruntime, _ = (import_module(name) for name in ("onnx", "onnxruntime", "onnxscript"))  # torch needs it
     except ImportError as error:
         raise ValueError(f"ONNX export needs an extra: pip install 'manyviews[onnx]' ({error})") from error
-    size = encoder.size
-    network = copy.deepcopy(encoder.encoder).cpu()
+    network = copy.deepcopy(encoder).cpu().eval()
     log, generator = logging.getLogger("torch.onnx"), torch.Generator().manual_seed(0)
     level = log.level
     log.setLevel(logging.ERROR)

@@ -26,7 +26,7 @@ class Loaded(NamedTuple):
     """Number of steps (P,) of sequences and texts."""
     mask: Tensor
     """bool (B,), false where the modality is missing or corrupt."""
-    index: Tensor
+    indices: Tensor
     """Indices (B,) of the instances: those given, or of those that replace corrupt ones."""
     errors: list[str]
 
@@ -82,7 +82,8 @@ class ModalityReader:
 
     def _read_files(self, index: Tensor, mask: Tensor, epoch: int) -> Loaded:
         crops: list[list[Tensor]] = [[] for _ in self.counts]
-        mask, actual, errors = mask.clone(), index.clone(), []
+        errors: list[str] = []
+        mask, actual = mask.clone(), index.clone()
         for i in mask.nonzero().squeeze(1).tolist():
             parts, actual[i] = self._read_instance(int(index[i]), epoch, errors)
             mask[i] = parts is not None

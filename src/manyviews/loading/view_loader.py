@@ -78,7 +78,7 @@ class ViewLoader:
 
     def _make_reader(self, name: str, items: list[int], replace_corrupt: bool) -> ModalityReader:
         column = self.dataset[name]
-        in_memory = isinstance(column, Images) and isinstance(column.values, Tensor)
+        pixels = column.values if isinstance(column, Images) and isinstance(column.values, Tensor) else None
         return ModalityReader(
             column,
             [self.spec.items[i].count for i in items],
@@ -86,7 +86,7 @@ class ViewLoader:
             [self.spec.first_views[i] for i in items],
             self.seed,
             replace_corrupt,
-            column.values.to(self.device) if in_memory else None,  # type: ignore[union-attr]
+            None if pixels is None else pixels.to(self.device),
         )
 
     def __call__(self, epoch: int, batches: Iterable[Tensor]) -> Iterator[ViewBatch]:
@@ -110,6 +110,14 @@ class ViewLoader:
         files = {name: reader.read(index, epoch) for name, reader in self.file_readers.items()}
         return self._make_batch(files, index, epoch)
 
+    def show(self, index: Tensor, epoch: int = EVAL_EPOCH) -> list[list[Tensor | str | None]]:
+        """Return what is shown of the views of instances, see `Column.show_view`; None where a view is missing."""
+        columns = [self.dataset[item.modality] for item in self.spec.items for _ in range(item.count)]
+        return [
+            [None if view is None else column.show_view(view.cpu()) for column, view in zip(columns, row, strict=True)]
+            for row in self.load(index, epoch).unpack()
+        ]
+
     def start_workers(self) -> None:
         """Start the worker processes now, for instance before other threads or process groups exist."""
         if self.file_readers and self.num_workers:
@@ -128,7 +136,7 @@ class ViewLoader:
     def _make_batch(self, files: dict[str, Loaded], index: Tensor, epoch: int) -> ViewBatch:
         loaded = {name: files.get(name) or reader.read(index, epoch) for name, reader in self.readers.items()}
         if len(loaded) == 1:
-            index = next(iter(loaded.values())).index
+            index = next(iter(loaded.values())).indices
         groups = [
             self._make_group(encoder, members, views, loaded, epoch)
             for encoder, members, views in self.spec.list_groups()
@@ -156,7 +164,7 @@ class ViewLoader:
         members = self.items[item.modality]
         values = loaded.values[members.index(i) if len(loaded.values) > 1 else 0].to(self.device, non_blocking=True)
         lengths = None if loaded.lengths is None else loaded.lengths.to(self.device, non_blocking=True)
-        index = loaded.index[loaded.mask]
+        index = loaded.indices[loaded.mask]
         if isinstance(transform, ImageTransform):
             if not len(values):
                 return values.expand(-1, item.count, -1, -1, -1).float(), None

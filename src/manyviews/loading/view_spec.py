@@ -76,6 +76,14 @@ class ViewSpec:
         return tuple(dict.fromkeys(item.modality for item in self.items))
 
     @property
+    def view_names(self) -> tuple[str, ...]:
+        """Name of each view: its modality, with a number if it has several."""
+        counts = {name: len(self.list_modality_views(name)) for name in self.modalities}
+        names = [item.modality for item in self.items for _ in range(item.count)]
+        numbers = {name: iter(range(1, count + 1)) for name, count in counts.items()}
+        return tuple(f"{name} {next(numbers[name])}" if counts[name] > 1 else name for name in names)
+
+    @property
     def encoders(self) -> dict[str, str]:
         """Name of the encoder of each modality."""
         return {item.modality: item.encoder for item in self.items}

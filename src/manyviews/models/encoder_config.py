@@ -47,8 +47,17 @@ class EncoderConfig:
     dim: int | None = None
     """Dimension of the representations, if a linear layer adapts those of the encoders."""
 
+    @property
+    def largest_size(self) -> int:
+        """Largest size of the images; 0 without images."""
+        return max(spec.size for spec in self.encoders.values())
+
     def get_spec(self, modality: str) -> EncoderSpec:
         return self.encoders[self.modalities[modality]]
+
+    def list_modalities(self, kind: str) -> list[str]:
+        """List the modalities of a kind."""
+        return [name for name in self.modalities if self.get_spec(name).kind == kind]
 
 
 def list_encoders(kind: str) -> list[str]:

@@ -9,7 +9,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from manyviews.data import Column, DatasetError, Sequences, Texts, Vectors, pil_to_tensor, read_image
-from manyviews.models.multi_view import MultiViewEncoder
+from manyviews.models.encoder_config import EncoderSpec
+from manyviews.models.multi_view import AdaptedEncoder, MultiViewEncoder
 from manyviews.models.view_batch import ViewBatch, ViewGroup
 from manyviews.transforms import center_crop_batch
 from manyviews.utils import describe_type
@@ -52,6 +53,26 @@ class Encoder(nn.Module):
     def dim(self) -> int:
         """Dimension of the representation of an instance."""
         return self.encoder.dim * len(self.modalities)
+
+    def get_image_modality(self) -> str:
+        """Return the modality that image files are of: the first one of images.
+
+        Raises:
+            ValueError: the encoder has none.
+        """
+        images = self.config.list_modalities("image")
+        if not images:
+            raise ValueError(f"the encoder has no modality of images, only {', '.join(self.modalities)}")
+        return images[0]
+
+    def get_image_encoder(self, modality: str | None = None) -> tuple[AdaptedEncoder, EncoderSpec]:
+        """Return the module that encodes a modality of images (default: the first one), and how it was built."""
+        modality = modality or self.get_image_modality()
+        if modality not in self.config.list_modalities("image"):
+            names = ", ".join(self.config.list_modalities("image")) or "none"
+            raise ValueError(f"there is no modality of images {modality!r}, only {names}")
+        name = self.config.modalities[modality]
+        return self.encoder.get_adapted_encoder(name), self.config.encoders[name]
 
     def forward(self, values: Values | Mapping[str, Values]) -> Tensor:
         if not isinstance(values, Mapping):

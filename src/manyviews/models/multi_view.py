@@ -69,7 +69,7 @@ class MultiViewEncoder(nn.Module):
         dims = [encoder_dims.get(name) or _get_dim(name, encoder) for name, encoder in encoders.items()]
         self.dim = dim or (dims[0] if len(set(dims)) == 1 else DEFAULT_DIM)
         self.encoders = nn.ModuleList(
-            [_AdaptedEncoder(encoder, n, self.dim) for encoder, n in zip(encoders.values(), dims, strict=True)]
+            [AdaptedEncoder(encoder, n, self.dim) for encoder, n in zip(encoders.values(), dims, strict=True)]
         )
         self.per_view_batch_norm = per_view_batch_norm
         self.register_buffer("mean_representation", torch.zeros(len(self.modalities), self.dim))
@@ -94,15 +94,20 @@ class MultiViewEncoder(nn.Module):
 
     def get_encoder(self, name: str) -> nn.Module:
         """Return the encoder of this name, without the linear layer that adapts its dimension."""
+        return self.get_adapted_encoder(name).encoder
+
+    def get_adapted_encoder(self, name: str) -> "AdaptedEncoder":
+        """Return the encoder of this name, with the linear layer."""
         if name not in self.names:
             raise ValueError(f"there is no encoder {name!r}, only {', '.join(self.names)}")
-        return self.encoders[self.names.index(name)].encoder
+        module = self.encoders[self.names.index(name)]
+        assert isinstance(module, AdaptedEncoder)
+        return module
 
     def forward(self, batch: ViewBatch) -> Tensor:
         rows = []
         for group in batch.groups:
-            self.get_encoder(group.encoder)  # raises if there is none
-            module = self.encoders[self.names.index(group.encoder)]
+            module = self.get_adapted_encoder(group.encoder)
             rows.append(
                 apply_to_rows(
                     module, group.values, batch, group.views, self.dim, self.per_view_batch_norm, group.lengths
@@ -118,12 +123,13 @@ class MultiViewEncoder(nn.Module):
         return torch.where(mask[..., None], h, self.mean_representation.to(h)).flatten(1)
 
 
-class _AdaptedEncoder(nn.Module):
+class AdaptedEncoder(nn.Module):
     """An encoder and, if its output has another dimension, a linear layer."""
 
     def __init__(self, encoder: nn.Module, encoder_dim: int, dim: int) -> None:
         super().__init__()
-        self.encoder, self.adapter = encoder, nn.Identity() if encoder_dim == dim else nn.Linear(encoder_dim, dim)
+        self.encoder = encoder
+        self.adapter = nn.Identity() if encoder_dim == dim else nn.Linear(encoder_dim, dim)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         h: Tensor = self.adapter(self.encoder(*inputs))

@@ -99,6 +99,16 @@ class ViewBatch(NamedTuple):
         counts = self.mask[:, list(group.views)].sum(1).cumsum(0).tolist()
         return [counts[bound - 1] if bound else 0 for bound in bounds]
 
+    def unpack(self) -> list[list[Tensor | None]]:
+        """Return the views of each instance, without padding; None where a view is absent."""
+        unpacked: list[list[Tensor | None]] = [[None] * self.num_views for _ in range(self.num_instances)]
+        for group in self.groups:
+            mask = torch.ones(self.num_instances, self.num_views).bool() if self.mask is None else self.mask
+            for row, (i, position) in enumerate(mask[:, list(group.views)].nonzero().tolist()):
+                length = None if group.lengths is None else int(group.lengths[row])
+                unpacked[i][group.views[position]] = group.values[row][:length]
+        return unpacked
+
     def gather(self, features: Tensor, views: Sequence[int]) -> Tensor:
         """Return the rows (P, d) of those of some views in (B, N, d) that exist, instance by instance."""
         every = list(views) == list(range(features.shape[1]))

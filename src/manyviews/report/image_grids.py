@@ -6,12 +6,10 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetDict, Features
-from manyviews.models import Standardize
-from manyviews.report.sample import EncodedSample, get_images, group_labels, list_instance_ids, read_image_or_gray
+from manyviews.data import DatasetDict, Features
+from manyviews.report.sample import EncodedSample, group_labels, list_instance_ids
 from manyviews.report.thumbnails import draw_modality, make_img_tag
 from manyviews.runs import Run
-from manyviews.training import ImageTask, MultimodalTask
 from manyviews.utils import draw_permutation
 
 NUM_ROWS = 6
@@ -41,55 +39,37 @@ class ImageGrid:
 def make_view_grid(run: Run, data: DatasetDict) -> ImageGrid:
     """Show some training instances and their views in the first epoch."""
     task = run.make_task(data)
-    return _make_modality_grid(run, task) if isinstance(task, MultimodalTask) else _make_crop_grid(run, task)
-
-
-def _make_crop_grid(run: Run, task: ImageTask) -> ImageGrid:
-    config, split = run.config, task.split
     index = task.train_indices[draw_permutation(len(task.train_indices), 0)[:NUM_ROWS]].sort().values
-    images = [read_image_or_gray(split.images, i) for i in index.tolist()]
-    count = min(config.views, MAX_VIEWS)
-    batch = torch.stack(images) if len({image.shape for image in images}) == 1 else images
-    views = task.transform(batch, views=count, seed=config.seed, epoch=0, index=index)
-    labels, names = group_labels(task.data, split, index).texts, list_instance_ids(run, "train", split, index)
+    labels, names = group_labels(data, task.split, index).texts, list_instance_ids(run, "train", task.split, index)
+    view_names = task.spec.view_names[:MAX_VIEWS]
     rows = []
-    for image, image_views, label, name in zip(images, views, labels, names, strict=True):
-        row = [GridCell(make_img_tag(image, _make_alt_text("training instance", name, label)), label or name)]
-        for i, view in enumerate(image_views, start=1):
-            row.append(GridCell(make_img_tag(view, f"view {i} of {name}"), f"view {i}"))
-        rows.append(row)
-    subset = f" (the first {count} of {config.views})" if count < config.views else ""
-    return ImageGrid(rows, f"Training instances and their views{subset} in the first epoch.")
-
-
-def _make_modality_grid(run: Run, task: MultimodalTask) -> ImageGrid:
-    split, modalities = task.split, run.config.modalities
-    index = draw_permutation(len(split), 0)[:NUM_ROWS].sort().values
-    labels, names = group_labels(task.data, split, index).texts, list_instance_ids(run, "train", split, index)
-    images, masks = get_images(split), split.get_mask(modalities)[index].tolist()
-    rows = []
-    for i, label, name, mask in zip(index.tolist(), labels, names, masks, strict=True):
+    for i, views, label, name in zip(
+        index.tolist(), task.make_loader(num_workers=0).show(index, epoch=0), labels, names, strict=True
+    ):
         alt = _make_alt_text("training instance", name, label)
-        image = None if images is None else make_img_tag(read_image_or_gray(images, i), alt)
-        row = [GridCell(image, label or name, name if label else "")]
-        for modality, exists in zip(modalities, mask, strict=True):
-            features = _standardize_features(split, modality, i) if exists else None
-            tag = None if features is None else draw_modality(features, f"{modality} of {name}")
-            row.append(GridCell(tag, modality, "" if exists else "missing"))
+        image = task.split.get_image(i)
+        row = [GridCell(None if image is None else make_img_tag(image, alt), label or name, name if label else "")]
+        row += [
+            _make_view_cell(view, view_name, name)
+            for view, view_name in zip(views[:MAX_VIEWS], view_names, strict=True)
+        ]
         rows.append(row)
-    return ImageGrid(
-        rows,
-        "Training instances and the modalities that are their views. A line is a vector; a gray image is a sequence, "
-        "with its steps from left to right. Features are standardized.",
-    )
+    subset = f" (the first {MAX_VIEWS} of {task.spec.num_views})" if task.spec.num_views > MAX_VIEWS else ""
+    caption = f"Training instances and their views{subset} in the first epoch."
+    if any(isinstance(data["train"][modality], Features) for modality in task.spec.modalities):
+        caption += (
+            " A line is a vector; a gray image is a sequence, with its steps from left to right. Features are "
+            "standardized."
+        )
+    return ImageGrid(rows, caption)
 
 
-def _standardize_features(split: Dataset, modality: str, i: int) -> Tensor:
-    """Return one instance's features without padding, standardized unless they are an image."""
-    column = split[modality]
-    if isinstance(column, Features):
-        return Standardize(column.dim).fit(column.collect_valid())(column.get_item(i))
-    return column.load(torch.tensor([i]))[0][0]
+def _make_view_cell(view: Tensor | str | None, view_name: str, name: str) -> GridCell:
+    if view is None:
+        return GridCell(None, view_name, "missing")
+    if isinstance(view, str):
+        return GridCell(None, view, view_name)
+    return GridCell(draw_modality(view, f"{view_name} of {name}"), view_name)
 
 
 def make_neighbor_grid(sample: EncodedSample) -> ImageGrid | None:
@@ -129,11 +109,13 @@ def _pick_queries(sample: EncodedSample) -> list[int]:
 
 def _make_cell(sample: EncodedSample, i: int, role: str, cosine: str = "", is_other_class: bool = False) -> GridCell:
     name, label = sample.ids[i], sample.labels.texts[i]
-    images = get_images(sample.data[sample.split])
-    if images is None:
-        return GridCell(None, label or name, f"{name}, {cosine or role}" if label else cosine or role, is_other_class)
-    image = make_img_tag(read_image_or_gray(images, int(sample.index[i])), _make_alt_text(role, name, label))
-    return GridCell(image, label or name, cosine or role, is_other_class)
+    split, instance = sample.data[sample.split], int(sample.index[i])
+    image, text = split.get_image(instance), split.get_text(instance)
+    if image is None:
+        details = [name] if label else []
+        return GridCell(None, text or label or name, ", ".join([*details, cosine or role]), is_other_class)
+    tag = make_img_tag(image, _make_alt_text(role, name, label))
+    return GridCell(tag, label or name, cosine or role, is_other_class)
 
 
 def _make_alt_text(role: str, name: str, label: str) -> str:

@@ -5,6 +5,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from manyviews.loading import ViewSpec
 from manyviews.report.scales import format_number
 from manyviews.report.summary import RunSummary
 from manyviews.runs import Run
@@ -47,14 +48,13 @@ def get_rerun_info(run: Run) -> RerunInfo:
 
 
 def find_closest_recipe(config: Config) -> str:
-    """Find the recipe of the same task with the fewest different fields.
+    """Find the recipe with the fewest different fields.
 
     Examples:
-        >>> find_closest_recipe(Config(epochs=3)), find_closest_recipe(Config(task="multimodal", views=0))
+        >>> find_closest_recipe(Config(epochs=3)), find_closest_recipe(Config(data="digits"))
         ('photos', 'multimodal')
     """
-    candidates = [name for name, recipe in RECIPES.items() if recipe.task == config.task]
-    return min(candidates, key=lambda name: len(diff_fields(config, RECIPES[name])))
+    return min(RECIPES, key=lambda name: len(diff_fields(config, RECIPES[name])))
 
 
 def diff_fields(config: Config, recipe: Config) -> list[str]:
@@ -74,15 +74,15 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
     """Describe a run's data, views, encoder, loss and training in a few words each."""
     run, config = summary.run, summary.run.config.with_loss_defaults()
     description = {"data": summary.data if summary.data == config.data else f"{summary.data} ({config.data})"}
-    if config.task == "multimodal":
-        dropped = f"; {config.missing_rate:.0%} of them dropped in training" if config.missing_rate else ""
-        description["views"] = f"the modalities {', '.join(config.modalities)}{dropped}"
-        description["encoders"] = f"one per modality, {config.hidden_dim} dimensions"
-    else:
-        size = f" of {config.image_size} x {config.image_size}" if config.image_size else ""
-        description["views"] = f"{config.views} crops{size} of each image"
-        width = "" if config.width_mult is None else f", width {format_number(config.width_mult)}"
-        description["encoder"] = config.encoder + width
+    spec = ViewSpec.parse(config.views)
+    dropped = f"; {config.missing_rate:.0%} of the modalities dropped in training" if config.missing_rate else ""
+    size = f"; images of {config.image_size} x {config.image_size}" if config.image_size else ""
+    description["views"] = f"{', '.join(spec.to_texts())}{size}{dropped}"
+    width = "" if config.width_mult is None else f", width {format_number(config.width_mult)}"
+    encoders = [", ".join(config.encoder) + width] if config.image_size else []
+    encoders += [f"representations of {config.hidden_dim} dimensions"] if len(spec.modalities) > 1 else []
+    if encoders:
+        description["encoder"] = "; ".join(encoders)
     if config.supervised:
         description["loss"] = "supervised: a linear layer on all modalities is trained with labels"
     else:
@@ -92,7 +92,7 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
     description["training"] = (
         f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}, "
         f"batches of {config.instances_per_batch:,} instances, "
-        f"{config.optimizer}, learning rate {format_number(config.learning_rate)}, seed {config.seed}"
+        f"{config.optimizer}, learning rate {_format_value(config.learning_rate)}, seed {config.seed}"
     )
     for e in run.extensions:
         description["training"] += f"; {e.epochs_before} epochs until step {e.step:,}, then extended to {e.epochs}"

@@ -1,6 +1,5 @@
 """Encode a sample of the test set for the map and the nearest-neighbor grid."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict, DatasetError, LazyImages
+from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict, Images, LazyImages
 from manyviews.evaluation import EvaluationConfig, choose_test_split
 from manyviews.runs import Run
 from manyviews.utils import check_finite, draw_permutation, track
 
+GRAY = torch.full((3, 8, 8), 128, dtype=torch.uint8)
 NUM_BINS = 5
 """Bins of regression targets, each with a color."""
 
@@ -42,11 +42,12 @@ class EncodedSample:
     ids: list[str]
 
     def load_images(self) -> list[Tensor] | None:
-        """Load the images of the instances; None if the data has no images."""
-        images = get_images(self.data[self.split])
-        if images is None:
+        """Load an image of each instance, gray where there is none; None if the data has no images."""
+        split = self.data[self.split]
+        if not any(isinstance(column, Images) for column in split.modalities.values()):
             return None
-        return [read_image_or_gray(images, i) for i in track(self.index.tolist(), "thumbnails", len(self.index))]
+        images = (split.get_image(i) for i in track(self.index.tolist(), "thumbnails", len(self.index)))
+        return [GRAY if image is None else image for image in images]
 
 
 def encode_sample(run: Run, data: DatasetDict, count: int, num_workers: int, device: torch.device) -> EncodedSample:
@@ -84,21 +85,8 @@ def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroup
 
 def list_instance_ids(run: Run, name: str, split: Dataset, index: Tensor) -> list[str]:
     """List the ids of instances: their own, paths relative to the folder, or SPLIT/INDEX."""
-    images = get_images(split)
-    if split.ids or not isinstance(images, LazyImages):
+    column = split.modalities.get(IMAGE_MODALITY)
+    if split.ids or not isinstance(column, Images) or not isinstance(column.values, LazyImages):
         return [split.ids[i] if split.ids else f"{name}/{i}" for i in index.tolist()]
-    root, paths = Path(run.config.data).expanduser().resolve(), [images.paths[i] for i in index.tolist()]
+    root, paths = Path(run.config.data).expanduser().resolve(), [column.values.paths[i] for i in index.tolist()]
     return [str(path.relative_to(root)) if path.is_relative_to(root) else path.name for path in paths]
-
-
-def get_images(split: Dataset) -> Tensor | LazyImages | None:
-    """Get the images of a split, or None if it has none."""
-    return split.images if IMAGE_MODALITY in split.modalities else None
-
-
-def read_image_or_gray(images: Tensor | LazyImages | Sequence[Tensor], index: int) -> Tensor:
-    """Read an image (C, H, W); gray if its file is corrupt."""
-    try:
-        return images[index]
-    except DatasetError:
-        return torch.full((3, 8, 8), 128, dtype=torch.uint8)

@@ -34,8 +34,7 @@ class RunSummary:
 
     @property
     def views(self) -> str:
-        config = self.run.config
-        return str(len(config.modalities) or config.views) if config.task == "multimodal" else str(config.views)
+        return str(self.run.config.num_views)
 
     @property
     def loss(self) -> str:

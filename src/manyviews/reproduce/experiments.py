@@ -34,6 +34,7 @@ LEARNING_RATES = (1e-5, 5e-5, 1e-4)
 MAIN_LOSSES = ("pwe", "avg", "pvc", "mv-infonce", "mv-dhel")
 ALL_LOSSES = (*MAIN_LOSSES, "mv-cl1", "mv-cl2")
 CIFAR = ("cifar10", "cifar100")
+SENTIMENT_DATASETS = ("cmu-mosei", "ch-sims")
 
 _MINIMAL: dict[str, Any] = {"monitor_size": 0, "cpu_threads": 1, "monitor_every": 10**6, "evaluate_at_end": False}
 _IMAGES: dict[Scale, Config] = {
@@ -196,7 +197,7 @@ def make_image_trials(
         batch: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
         loss_name = get_loss_name(loss, options.released_variant)
         config = dataclasses.replace(
-            base, data=path, loss=loss_name, views=count, evaluate_at_end=False, **batch, **changes
+            base, data=path, loss=loss_name, views=(str(count),), evaluate_at_end=False, **batch, **changes
         )
         coords = {"data": name, "loss": loss, "views": count, **({"batch": batch_size} if batch_size else {})}
         yield from add_seeds(options.apply(config), eval_config, options, **coords)
@@ -206,7 +207,7 @@ def make_multimodal_trials(options: ReproduceOptions, losses: Sequence[str]) -> 
     base = _MODALITIES
     if options.scale == "smoke":
         base = dataclasses.replace(base, max_instances=160, epochs=2, batch_size=32)
-    for name, path in options.resolve_datasets(("cmu-mosei", "ch-sims") if options.scale == "paper" else ("digits",)):
+    for name, path in options.resolve_datasets(SENTIMENT_DATASETS if options.scale == "paper" else ("digits",)):
         recipe = (
             dataclasses.replace(RECIPES.get(name, base), evaluate_at_end=False) if options.scale == "paper" else base
         )
@@ -219,7 +220,8 @@ def make_multimodal_trials(options: ReproduceOptions, losses: Sequence[str]) -> 
             eval_config = EvaluationConfig(
                 label_fractions=(), baselines=is_reference, modality_subsets=is_reference or options.modality_subsets
             )
-            yield from add_seeds(options.apply(config), eval_config, options, data=name, loss=loss)
+            for trial in add_seeds(options.apply(config), eval_config, options, data=name, loss=loss):
+                yield dataclasses.replace(trial, searches_lr=options.scale == "paper")
 
 
 def _get_view_counts(options: ReproduceOptions, views: Sequence[int] = tuple(range(2, 9))) -> Sequence[int]:
@@ -269,7 +271,7 @@ def _is_multimodal(dataset: str) -> bool:
     ((name, source),) = ReproduceOptions(datasets=(dataset,)).resolve_datasets(())
     path = as_path(source)
     if path is None or not path.exists():
-        return name in RECIPES and RECIPES[name].task == "multimodal"
+        return name in SENTIMENT_DATASETS
     if path.is_dir():  # may hold millions of images
         return is_merbench(path)
     return set(load_dataset(path)["train"].modalities) != {IMAGE_MODALITY}

@@ -83,7 +83,7 @@ def reproduce_table(
     experiment = EXPERIMENTS[name]
     tables: list[Table] = []
     failed: dict[str, str] = {}
-    if searched := list_lr_searched(trials, options):
+    if searched := list_lr_searched(trials):
         selected, rate_table, failed = select_learning_rates(searched, runner)
         trials = [*(trial for trial in trials if trial not in searched), *selected]
         tables.append(rate_table)
@@ -136,9 +136,9 @@ def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
     return trials
 
 
-def list_lr_searched(trials: Sequence[Trial], options: ReproduceOptions) -> list[Trial]:
+def list_lr_searched(trials: Sequence[Trial]) -> list[Trial]:
     """List the trials that need a learning-rate search: the multimodal ones at the paper's scale."""
-    return [trial for trial in trials if options.scale == "paper" and trial.config.task == "multimodal"]
+    return [trial for trial in trials if trial.searches_lr]
 
 
 def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, float], Trial]:
@@ -169,7 +169,7 @@ def select_learning_rates(trials: Sequence[Trial], runner: TrialRunner) -> tuple
     for coords, trial in first.items():
         scores = {rate: _get_validation_score(candidates[coords, rate], runner.folder) for rate in LEARNING_RATES}
         finished = {rate: score for rate, score in scores.items() if score is not None}
-        best[coords] = max(finished, key=lambda rate: finished[rate]) if finished else trial.config.learning_rate
+        best[coords] = max(finished or scores, key=lambda rate: finished.get(rate, 0.0))
         texts = [f"{scores[rate]:.3f}" if scores[rate] is not None else "failed" for rate in LEARNING_RATES]
         rows.append((*map(str, trial.coordinates.values()), *texts, f"{best[coords]:g}"))
     header = (*next(iter(first.values())).coordinates, *(f"{rate:g}" for rate in LEARNING_RATES), "selected")

@@ -52,6 +52,8 @@ class Trial:
     eval_config: EvaluationConfig = field(default_factory=EvaluationConfig)
     coordinates: Coordinates = field(default_factory=Coordinates)
     """The same for all seeds."""
+    searches_lr: bool = False
+    """Whether the learning rate is chosen on the validation split."""
 
     @property
     def name(self) -> str:
@@ -66,7 +68,7 @@ class Trial:
         fields["data"] = _hash_file(path, path.stat().st_mtime_ns) if is_path and path.is_file() else config.data
         kind = "supervised" if config.supervised else config.loss
         stem = re.sub(r"[^\w.-]+", "-", path.stem)
-        return f"{stem}-{kind}-{config.views or 'all'}-{_compute_digest(fields)}"
+        return f"{stem}-{kind}-{'-'.join(config.views) or 'all'}-{_compute_digest(fields)}"
 
     @property
     def result_filename(self) -> str:

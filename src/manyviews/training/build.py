@@ -11,6 +11,7 @@ from manyviews.models import (
     EncoderConfig,
     EncoderSpec,
     MultiViewEncoder,
+    Standardize,
     Stem,
     check_encoder_name,
     select_options,
@@ -163,4 +164,6 @@ def fit_standardization(encoder: MultiViewEncoder, train: Dataset) -> None:
     for modality, key in encoder.encoder_of_modality.items():
         column = train[modality]
         if isinstance(column, Features):
-            encoder.get_encoder(key).standardize.fit(column.collect_valid())
+            standardize = encoder.get_encoder(key).standardize
+            assert isinstance(standardize, Standardize)
+            standardize.fit(column.collect_valid())

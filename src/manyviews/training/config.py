@@ -199,7 +199,9 @@ class Config:
 
     def get_encoder_name(self, modality: str, kind: str) -> str | None:
         """Return the encoder that is chosen for a modality of a kind, or None."""
-        chosen = dict(text.split("=", 1) if "=" in text else ("image", text) for text in self.encoder)
+        chosen = {
+            key if name else "image": name or key for key, _, name in (text.partition("=") for text in self.encoder)
+        }
         return chosen.get(modality, chosen.get(kind))
 
     def check(self) -> None:
@@ -234,7 +236,7 @@ class Config:
             raise ConfigError(str(error)) from error
 
     def check_num_views(self) -> None:
-        """Raise a ConfigError if the loss cannot use this number of views; any number is allowed if there is none yet."""
+        """Raise a ConfigError if the loss cannot use this number of views; 0 means that it is not known yet."""
         max_views, count = get_loss(self.loss).max_views, self.num_views
         if count == 1 and not self.supervised:
             raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {self.views[0]}:2")

@@ -29,14 +29,14 @@ class CenterCrop(ImageTransform):
 
     size: int
 
-    def crop(self, images: ImageBatch, *, views: int, **_key: Any) -> Tensor:  # type: ignore[override]
+    def crop(self, images: ImageBatch, *, views: int, **_key: Any) -> Tensor:
         if isinstance(images, Tensor) and images.shape[-2:] == (self.size, self.size):
             crops = images
         else:
             crops = torch.cat([center_crop(image, self.size) for image in images])
         return crops[:, None].expand(-1, views, -1, -1, -1)
 
-    def augment_color(self, crops: Tensor, **_key: Any) -> Tensor:  # type: ignore[override]
+    def augment_color(self, crops: Tensor, **_key: Any) -> Tensor:
         """Convert to floats in [0, 1]; the colors stay as they are."""
         return crops.float().div_(255)
 
