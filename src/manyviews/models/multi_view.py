@@ -41,7 +41,8 @@ class MultiViewEncoder(nn.Module):
             and updates its running statistics N times per step.
 
     Examples:
-        >>> encoder = MultiViewEncoder({"image": nn.Sequential(nn.Flatten(), nn.Linear(48, 8))}, encoder_dims={"image": 8})
+        >>> flat = nn.Sequential(nn.Flatten(), nn.Linear(48, 8))
+        >>> encoder = MultiViewEncoder({"image": flat}, encoder_dims={"image": 8})
         >>> encoder(ViewBatch.from_views(torch.rand(5, 3, 3, 4, 4), "image")).shape
         torch.Size([5, 3, 8])
     """
@@ -63,8 +64,8 @@ class MultiViewEncoder(nn.Module):
         self.encoder_of_modality = dict(modalities or {name: name for name in encoders})
         if not encoders or set(self.encoder_of_modality.values()) != set(encoders):
             raise ValueError(
-                f"every encoder needs a modality, and every modality an encoder: got encoders {', '.join(encoders)} for "
-                f"{', '.join(f'{key} ({name})' for key, name in self.encoder_of_modality.items())}"
+                f"every encoder needs a modality, and every modality an encoder: got encoders {', '.join(encoders)} "
+                f"for {', '.join(f'{key} ({name})' for key, name in self.encoder_of_modality.items())}"
             )
         dims = [encoder_dims.get(name) or _get_dim(name, encoder) for name, encoder in encoders.items()]
         self.dim = dim or (dims[0] if len(set(dims)) == 1 else DEFAULT_DIM)

@@ -60,8 +60,8 @@ def load_encoder_file(path: Path) -> MultiViewEncoder:
     config = read_encoder_config(path)
     if custom := [name for name, spec in config.encoders.items() if spec.name == CUSTOM]:
         raise EncoderError(
-            f"the encoder of {custom[0] or 'the run'} in {path} is a module of yours: build it, make a MultiViewEncoder "
-            "of it and load the weights with safetensors.torch.load_model"
+            f"the encoder of {custom[0] or 'the run'} in {path} is a module of yours: build it, make a "
+            "MultiViewEncoder of it and load the weights with safetensors.torch.load_model"
         )
     # Build on the meta device: the header is untrusted and could request any size. Not all timm and torchvision models
     # support it, so their allocations are counted instead.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -83,7 +84,7 @@ class ViewBatch(NamedTuple):
         """Split into batches of up to `size` instances."""
         bounds = [*range(0, self.num_instances, size), self.num_instances]
         rows = [self._count_rows(group, bounds) for group in self.groups]
-        for i, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for i, (start, stop) in enumerate(pairwise(bounds)):
             groups = []
             for group, counts in zip(self.groups, rows, strict=True):
                 part = slice(counts[i], counts[i + 1])
