@@ -95,13 +95,12 @@ def train(
     path = Path(resume or output or _get_default_output(config)).expanduser()
     fabric = create_fabric(config)
     if resume is None:
-        # `Run.create` checks again; this fails before the data is loaded.
-        run_on_rank_zero(fabric, partial(check_output, path, overwrite))
-    run_on_rank_zero(fabric, partial(check_wandb_login, config.loggers))
+        check_output(path, overwrite)  # `Run.create` checks again; this fails before the data is loaded
     with _set_up_process(config, fabric, quiet) as log, ExitStack() as stack:
-        with fabric.rank_zero_first():
-            data = load_data(config)
+        data = load_data(config)
         task = resolve_task(config, data, fabric.world_size, fabric.device)
+        task.start_workers(monitors=fabric.is_global_zero)
+        run_on_rank_zero(fabric, partial(check_wandb_login, config.loggers))
         requested, config = config, task.config
         stack.enter_context(limit_cpu_threads(config, data))
         model, loss = task.build_model(), build_loss(config)

@@ -46,8 +46,8 @@ class Config:
     """
 
     data: str = "photos"
-    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl, .parquet)
-    or a .npz, .npy, .pkl or .mat file."""
+    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl,
+    .parquet) or a .npz, .npy, .pkl or .mat file."""
     max_instances: int | None = None
     """Use at most this many training instances. Default: all."""
     subset: LimitOrder = "sample"
@@ -59,7 +59,7 @@ class Config:
     follow_symlinks: bool = False
     """Follow symbolic links that lead out of the folder of the data."""
     kinds: tuple[str, ...] = ()
-    """Kinds of a table's columns that are recognized wrongly: COLUMN=KIND, with image, text, sequence, vector or skip."""
+    """Kinds of a table's columns that are not recognized: COLUMN=KIND, with image, text, sequence, vector or skip."""
     id_column: str | None = None
     """Column of a table with the ids of its rows. Default: id."""
     split_column: str | None = None
@@ -87,8 +87,8 @@ class Config:
     """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
     encoder: tuple[str, ...] = ("resnet-small",)
-    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of one
-    modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
+    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of
+    one modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
     separate_encoders: bool = False
     """Give each image modality an encoder of its own, instead of one that they share."""
     stem: Stem | None = None

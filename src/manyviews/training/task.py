@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
@@ -20,7 +21,15 @@ from manyviews.loading import (
 )
 from manyviews.losses import MultiViewLoss, SupervisedLoss, get_loss
 from manyviews.metrics import compute_geometry, score_knn
-from manyviews.models import LateFusionHead, MultiViewEncoder, MultiViewHead, MultiViewModel, ProjectionHead, ViewBatch
+from manyviews.models import (
+    EncoderConfig,
+    LateFusionHead,
+    MultiViewEncoder,
+    MultiViewHead,
+    MultiViewModel,
+    ProjectionHead,
+    ViewBatch,
+)
 from manyviews.training.build import build_encoder_config, build_transforms, fit_standardization, make_spec
 from manyviews.training.config import Config
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
@@ -54,7 +63,6 @@ class TrainingTask:
         usable = find_usable_instances(self.split, self.spec, config)
         self.unmonitored, self.train_indices = indices, indices[usable[indices]]
         self.monitor_indices = monitored[usable[monitored]]
-        self._monitor_loaders: tuple[ViewLoader, ViewLoader] | None = None
 
     def make_loader(self, num_workers: int) -> ViewLoader:
         """Make a loader of the training split's views, as they are trained on."""
@@ -89,8 +97,7 @@ class TrainingTask:
         with torch.random.fork_rng([]):
             torch.manual_seed(config.seed)
             split = self.split.select(self.unmonitored)
-            encoder_config = build_encoder_config(config, self.spec, split)
-            encoder = MultiViewEncoder.from_config(encoder_config, per_view_batch_norm=config.per_view_batch_norm)
+            encoder = MultiViewEncoder.from_config(self.encoder_config, per_view_batch_norm=config.per_view_batch_norm)
             fit_standardization(encoder, split)
             head = self._build_supervised_head(encoder, split) if config.supervised else self._build_head(encoder)
             return MultiViewModel(encoder, head)
@@ -124,7 +131,7 @@ class TrainingTask:
         """Compute the kNN accuracy of representations and the geometry of embeddings of the monitored instances."""
         if len(self.monitor_indices) < 2:
             return {}
-        view_loader, eval_loader = self.start_monitor_workers(model)
+        view_loader, eval_loader = self.monitor_loaders
         with hide_progress():
             _, z, mask = embed_instances(model, view_loader, self.monitor_indices)
             if not z.isfinite().all():
@@ -150,16 +157,23 @@ class TrainingTask:
         exists = mask.any(1)
         return model.encoder.fuse(h, mask)[exists], labels[index][exists.cpu()]
 
-    def start_monitor_workers(self, model: MultiViewModel) -> tuple[ViewLoader, ViewLoader]:
-        """Return loaders for `monitor`, of augmented views and of one view of each modality, with their workers."""
-        if self._monitor_loaders is None:
-            workers = self.config.num_workers
-            self._monitor_loaders = (
-                self.make_loader(workers), make_eval_loader(self.split, model.encoder, workers, self.device)
-            )  # fmt: skip
-            for loader in self._monitor_loaders:
-                loader.start_workers()
-        return self._monitor_loaders
+    @cached_property
+    def encoder_config(self) -> EncoderConfig:
+        return build_encoder_config(self.config, self.spec, self.split)
+
+    @cached_property
+    def monitor_loaders(self) -> tuple[ViewLoader, ViewLoader]:
+        """Loaders for `monitor`, of augmented views and of one view of each modality."""
+        workers = self.config.num_workers
+        return self.make_loader(workers), make_eval_loader(self.split, self.encoder_config, workers, self.device)
+
+    def start_workers(self, monitors: bool) -> None:
+        """Start the processes that read files, which live as long as the training.
+
+        They are forked before ranks exchange anything: a fork amid an exchange may copy a lock that nobody releases.
+        """
+        for loader in (self.view_loader, *(self.monitor_loaders if monitors else ())):
+            loader.start_workers()
 
     def finish_model(self, model: MultiViewModel) -> None:
         """Complete a trained model before it is saved."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import DistError
 
-from manyviews.loading import list_epoch_batches
+from manyviews.loading import EpochBatches
 from manyviews.losses import MultiViewLoss, NonFiniteInputError
 from manyviews.models import MultiViewModel, ViewBatch
 from manyviews.training.checkpoints import keep_newest, load_checkpoint, save_checkpoint
@@ -157,11 +157,10 @@ class Trainer:
     def iterate_batches(self, epoch: int) -> Iterator[ViewBatch]:
         """Yield the views of this rank's part of each remaining batch of an epoch."""
         ranks = self.fabric.global_rank, self.fabric.world_size
-        batches = list_epoch_batches(
-            len(self.task.train_indices), self.config.instances_per_batch, self.config.seed, epoch, *ranks
-        )
-        remaining = batches[self.step_number - epoch * self.steps_per_epoch :]
-        yield from self.task.view_loader(epoch, (self.task.train_indices[batch] for batch in remaining))
+        count, size = len(self.task.train_indices), self.config.instances_per_batch
+        batches = EpochBatches(count, size, self.config.seed, epoch, *ranks)
+        remaining = range(self.step_number - epoch * self.steps_per_epoch, len(batches))
+        yield from self.task.view_loader(epoch, (self.task.train_indices[batches[i]] for i in remaining))
 
     def step(self, batch: ViewBatch) -> dict[str, Any]:
         """Update the model on the views of this rank's instances; return a row of metrics."""
