@@ -16,6 +16,7 @@ from manyviews.data import DatasetError as DatasetError
 from manyviews.data import load_dataset as load_dataset
 from manyviews.evaluation import EvaluationConfig as EvaluationConfig
 from manyviews.evaluation import evaluate as evaluate
+from manyviews.loading import MultiViewDataset as MultiViewDataset
 from manyviews.losses import AnchoredLoss as AnchoredLoss
 from manyviews.losses import DCLLoss as DCLLoss
 from manyviews.losses import DHELLoss as DHELLoss

@@ -71,7 +71,7 @@ class ViewLoader:
             name: self._make_reader(name, items, replace_corrupt and len(self.items) == 1)
             for name, items in self.items.items()
         }
-        self.file_readers = {name: reader for name, reader in self.readers.items() if reader.column.reads_files}
+        self.file_readers = {name: reader for name, reader in self.readers.items() if reader.uses_workers}
         self.has_missing = any(reader.column.mask is not None for reader in self.readers.values()) or any(
             not reader.replace_corrupt for reader in self.file_readers.values()
         )
@@ -79,6 +79,8 @@ class ViewLoader:
     def _make_reader(self, name: str, items: list[int], replace_corrupt: bool) -> ModalityReader:
         column = self.dataset[name]
         pixels = column.values if isinstance(column, Images) and isinstance(column.values, Tensor) else None
+        if any(isinstance(self.transforms[i], ImageTransform) and self.transforms[i].uses_workers for i in items):
+            pixels = None
         return ModalityReader(
             column,
             [self.spec.items[i].count for i in items],
