@@ -24,6 +24,7 @@ from manyviews.data.load import as_path as as_path
 from manyviews.data.load import get_data_home as get_data_home
 from manyviews.data.load import is_image_folder as is_image_folder
 from manyviews.data.load import load_dataset as load_dataset
+from manyviews.data.python_objects import MapDataset as MapDataset
 from manyviews.data.python_objects import convert_dataset as convert_dataset
 from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickle
 from manyviews.data.sentiment_features import is_merbench as is_merbench

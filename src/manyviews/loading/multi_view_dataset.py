@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from manyviews.data import pil_to_tensor
+from manyviews.data import MapDataset, pil_to_tensor
 from manyviews.transforms import ImageTransform, make_custom_transform
 from manyviews.utils import describe_type
 
@@ -38,7 +38,7 @@ class MultiViewDataset(torch_data.Dataset[Any]):
 
     def __init__(
         self,
-        dataset: torch_data.Dataset[Any] | Any,
+        dataset: MapDataset,
         transform: ImageTransform | Callable[[Image.Image], Any],
         *,
         views: int = 2,
@@ -51,8 +51,9 @@ class MultiViewDataset(torch_data.Dataset[Any]):
         self.dataset, self.views, self.seed = dataset, views, seed
         # Shared with persistent workers, so that they see a new epoch.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
-        is_ours = isinstance(transform, ImageTransform)
-        self.transform = transform if is_ours else make_custom_transform(transform, self._read_image(0)[0])
+        if not isinstance(transform, ImageTransform):
+            transform = make_custom_transform(transform, self._read_image(0)[0])
+        self.transform = transform
 
     def set_epoch(self, epoch: int) -> None:
         """Select the views of an epoch; call it before each, as for a `DistributedSampler`."""

@@ -79,12 +79,13 @@ class ViewLoader:
     def _make_reader(self, name: str, items: list[int], replace_corrupt: bool) -> ModalityReader:
         column = self.dataset[name]
         pixels = column.values if isinstance(column, Images) and isinstance(column.values, Tensor) else None
-        if any(isinstance(self.transforms[i], ImageTransform) and self.transforms[i].uses_workers for i in items):
+        transforms = [self.transforms[i] for i in items]
+        if any(isinstance(transform, ImageTransform) and transform.uses_workers for transform in transforms):
             pixels = None
         return ModalityReader(
             column,
             [self.spec.items[i].count for i in items],
-            [self.transforms[i] for i in items],
+            transforms,
             [self.spec.first_views[i] for i in items],
             self.seed,
             replace_corrupt,

@@ -78,9 +78,17 @@ class MultiViewEncoder(nn.Module):
         """Mean representation (modalities, dim) of the training split; `fuse` uses it for missing modalities."""
 
     @classmethod
-    def from_config(cls, config: EncoderConfig, *, per_view_batch_norm: bool = False) -> "MultiViewEncoder":
-        """Build the encoders of a config, with random weights."""
-        encoders = {name: build_encoder(spec) for name, spec in config.encoders.items()}
+    def from_config(
+        cls,
+        config: EncoderConfig,
+        *,
+        per_view_batch_norm: bool = False,
+        modules: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> "MultiViewEncoder":
+        """Build the encoders of a config, with random weights; `modules` are those that a user has built."""
+        encoders = {
+            name: modules[name] if name in modules else build_encoder(spec) for name, spec in config.encoders.items()
+        }
         sizes = {name: spec.size for name, spec in config.encoders.items() if spec.size}
         dims = {name: _get_dim(name, encoders[name], torch.zeros(1, 3, size, size)) for name, size in sizes.items()}
         encoder = cls(

@@ -15,7 +15,7 @@ import yaml
 
 from manyviews.loading import ViewSpec, count_instances_per_batch
 from manyviews.losses import get_loss
-from manyviews.models import Stem, check_encoder_name
+from manyviews.models import CUSTOM, Stem, check_encoder_name
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import Device, describe_type, parse_yaml, suggest
 
@@ -237,10 +237,11 @@ class Config:
 
     def check_num_views(self) -> None:
         """Raise a ConfigError if the loss cannot use this number of views; 0 means that it is not known yet."""
-        max_views, count = get_loss(self.loss).max_views, self.num_views
+        max_views = 0 if self.loss == CUSTOM else get_loss(self.loss).max_views
+        count = self.num_views
         if count == 1 and not self.supervised:
             raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {self.views[0]}:2")
-        if count > max_views and not self.supervised:
+        if count > max_views > 0 and not self.supervised:
             raise ConfigError(f"{self.loss} supports {max_views} views, got {count}: try pwe-{self.loss}")
 
     def with_loss_defaults(self) -> Config:
@@ -251,6 +252,8 @@ class Config:
             >>> config.temperature, config.learn_temperature
             (0.1, True)
         """
+        if self.loss == CUSTOM:
+            return self
         temperature, learned = self.temperature, self.learn_temperature
         if temperature is None:
             temperature = float(get_loss(self.loss, learn_temperature=False).temperature)

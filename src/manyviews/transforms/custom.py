@@ -70,7 +70,8 @@ def make_custom_transform(function: Callable[[Image.Image], Any], example: Tenso
     """Make a transform from a function; its size is that of the view of an example image (C, H, W).
 
     Examples:
-        >>> make_custom_transform(lambda image: image.crop((0, 0, 8, 8)), torch.zeros(3, 32, 32, dtype=torch.uint8)).size
+        >>> example = torch.zeros(3, 32, 32, dtype=torch.uint8)
+        >>> make_custom_transform(lambda image: image.crop((0, 0, 8, 8)), example).size
         8
     """
     pil_image = Image.fromarray(example.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
