@@ -756,3 +756,19 @@ def is_read(folder: Path, content: bytes, name: str) -> bool:
         find_problems(load_text(folder, content, name))
         return True
     return False
+
+
+# the command
+
+
+def test_inspect_prints_kinds_and_takes_the_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from manyviews.cli.inspect_command import inspect_command
+
+    make_images(tmp_path, ["a.png"])
+    (tmp_path / "table.csv").write_text("key,photo,title,kind\nx,a.png,7,good\ny,,8,bad\n")
+    inspect_command(str(tmp_path / "table.csv"), kinds=("title=text",), id_column="key", label_column="kind")
+    words = capsys.readouterr().out.split()
+    assert " ".join(words[words.index("train:") :]) == (
+        "train: 2 photo image images of 3 x 8 x 12 1 instances title text texts 1 to 1, median 1 "
+        "labels 2 classes of 1 to 1 no problems found"
+    )
