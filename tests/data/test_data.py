@@ -383,7 +383,7 @@ def test_a_class_list_for_a_cifar_folder_is_refused(tmp_path: Path) -> None:
         (lambda root: root.mkdir(), "has no images"),
         (lambda root: (root / "cat").mkdir(parents=True), "the class cat has no image"),
         (lambda root: None, "no dataset or path"),
-        (lambda root: root.write_text("hello"), "expected a folder, a .npz"),
+        (lambda root: root.write_text("hello"), "expected a folder, a table"),
     ],
 )
 def test_invalid_sources_are_refused(tmp_path: Path, make: object, message: str) -> None:

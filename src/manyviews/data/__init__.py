@@ -23,6 +23,7 @@ from manyviews.data.inspection import find_problems as find_problems
 from manyviews.data.load import as_path as as_path
 from manyviews.data.load import get_data_home as get_data_home
 from manyviews.data.load import is_image_folder as is_image_folder
+from manyviews.data.load import is_table as is_table
 from manyviews.data.load import load_dataset as load_dataset
 from manyviews.data.python_objects import MapDataset as MapDataset
 from manyviews.data.python_objects import convert_dataset as convert_dataset
@@ -30,5 +31,6 @@ from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickl
 from manyviews.data.sentiment_features import is_merbench as is_merbench
 from manyviews.data.sequences import SUMMARIES as SUMMARIES
 from manyviews.data.sequences import Sequences as Sequences
+from manyviews.data.table_file import load_table as load_table
 from manyviews.data.texts import Texts as Texts
 from manyviews.data.vectors import Vectors as Vectors

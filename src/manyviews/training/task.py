@@ -264,14 +264,12 @@ def load_data(config: Config) -> DatasetDict:
         class_list=config.class_list,
         raise_on_corrupt=config.raise_on_corrupt,
         follow_symlinks=config.follow_symlinks,
-        **get_table_options(config),
+        kinds=config.kinds,
+        id_column=config.id_column,
+        split_column=config.split_column,
+        label_column=config.label_column,
     )
     return limit_instances(data, config)
-
-
-def get_table_options(config: Config) -> dict[str, Any]:
-    """Return the arguments of `load_dataset` that say how a table is read."""
-    return {}
 
 
 def limit_instances(data: DatasetDict, config: Config) -> DatasetDict:
