@@ -17,7 +17,7 @@ from manyviews.data.column_arrays import make_column
 from manyviews.data.errors import DatasetError, translate_errors
 from manyviews.data.image_arrays import read_npy
 from manyviews.data.image_files import IMAGE_EXTENSIONS, CorruptImageError, LazyImages, open_image, pil_to_tensor
-from manyviews.data.image_folder import MAX_EAGER_DECODES, MAX_IN_MEMORY_BYTES
+from manyviews.data.image_folder import MAX_IN_MEMORY_BYTES
 from manyviews.data.images import Images
 from manyviews.data.table_readers import Cell, InvalidCell, RawTable, show_cell, to_float32
 from manyviews.data.texts import Texts
@@ -102,7 +102,6 @@ class ColumnBuilder:
     follow_symlinks: bool = False
     warnings: list[str] = field(default_factory=list)
     decoded_bytes: int = 0
-    num_decoded: int = 0
 
     def __post_init__(self) -> None:
         self.folder = os.path.abspath(self.table.path.parent)  # noqa: PTH100 (links stay)
@@ -132,8 +131,6 @@ class ColumnBuilder:
         ]
         # Images of one size are decoded here if they fit into memory; of others only the headers are read.
         max_pixels = (MAX_IN_MEMORY_BYTES - self.decoded_bytes) // (3 * len(entries))
-        if self.num_decoded + len(entries) > MAX_EAGER_DECODES:
-            max_pixels = 0
         results: dict[Path, Tensor | str | None] = {}
         kept: list[tuple[int, Path]] = []
         size: torch.Size | None = None
@@ -154,7 +151,6 @@ class ColumnBuilder:
         if max_pixels:
             values = torch.stack([image for _, path in kept if isinstance(image := results[path], Tensor)])
             self.decoded_bytes += values.nbytes
-            self.num_decoded += len(values)
         counts = torch.bincount(torch.tensor([i for i, _ in kept]), minlength=len(cells))
         return Images(values, None if bool((counts == 1).all()) else counts)
 

@@ -66,7 +66,7 @@ def get_representation_dim(encoder: nn.Module, image: Tensor | None = None) -> i
             h = encoder(image.to(reference))
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         reason = f"cannot infer the dimension of representations from an image {tuple(image.shape)} ({error})"
-        raise ValueError(f"{reason}: pass Embedder(encoder, dim=...)") from error
+        raise ValueError(f"{reason}: give the encoder an attribute dim") from error
     if not isinstance(h, Tensor) or h.dim() != 2:
         shape = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
         raise ValueError(f"an encoder must map images (B, 3, H, W) to vectors (B, dim), this one returns {shape}")

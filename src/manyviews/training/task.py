@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyviews.data import Dataset, DatasetDict, load_dataset
+from manyviews.data import Dataset, DatasetDict, convert_dataset, load_dataset
 from manyviews.loading import (
     ViewLoader,
     ViewSpec,
@@ -257,8 +257,14 @@ def drop_random_modalities(split: Dataset, spec: ViewSpec, config: Config) -> Da
     return split.drop_modalities({name: dropped[:, i] for i, name in enumerate(names)})
 
 
-def load_data(config: Config) -> DatasetDict:
-    """Load the data of a config, with at most `max_instances` training instances."""
+def load_data(config: Config, source: object | None = None) -> DatasetDict:
+    """Load the data of a config, or convert an object, with at most `max_instances` training instances."""
+    if source is not None:
+        return limit_instances(convert_dataset(source), config)
+    if config.data == CUSTOM:
+        raise ConfigError(
+            "the data is an object of yours: pass it, as mv.train(DATASET, ...) or evaluate(data=DATASET)"
+        )
     data = load_dataset(
         config.data,
         class_list=config.class_list,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from manyviews.data import ImageSource
 from manyviews.transforms import crop
-from manyviews.transforms.base import ImageBatch, ImageTransform
+from manyviews.transforms.transform import ImageBatch, ImageTransform
 
 CENTER_CROP_RATIO = 7 / 8
 """Side of the central square as a fraction of the shorter side of the image, as 224 of 256."""

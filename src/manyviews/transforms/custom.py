@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from manyviews.data import pil_to_tensor
-from manyviews.transforms.base import ImageBatch, ImageTransform
+from manyviews.transforms.transform import ImageBatch, ImageTransform
 from manyviews.utils import describe_type, hash_key
 
 

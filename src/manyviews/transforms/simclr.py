@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyviews.data import pil_to_tensor
 from manyviews.transforms import color, crop
-from manyviews.transforms.base import ImageBatch, ImageTransform
+from manyviews.transforms.transform import ImageBatch, ImageTransform
 from manyviews.utils import draw_uniform
 
 CHUNK = 256
