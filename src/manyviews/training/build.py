@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 
-from manyviews.data import Dataset, DatasetDict, Features, Images
+import torch
+from torch import Tensor
+
+from manyviews.data import Dataset, DatasetDict, Features, Images, Sequences
 from manyviews.loading import ViewSpec
 from manyviews.models import (
     ENCODERS,
     EncoderConfig,
     EncoderSpec,
     MultiViewEncoder,
+    Standardize,
     Stem,
     check_encoder_name,
     select_options,
 )
 from manyviews.training.config import KIND_FIELDS, Config, ConfigError
-from manyviews.transforms import SimCLRTransform, Transform, infer_image_size
+from manyviews.transforms import (
+    FeatureTransform,
+    SequenceTransform,
+    SimCLRTransform,
+    Transform,
+    VectorTransform,
+    infer_image_size,
+)
 
 LARGE_IMAGE_SIZE = 64
 """Views with longer sides than this use the ImageNet defaults of stem, jitter and blur."""
@@ -118,20 +129,50 @@ def make_spec(config: Config, data: DatasetDict) -> ViewSpec:
     )
 
 
-def build_transforms(config: Config, spec: ViewSpec, _train: Dataset) -> list[Transform | None]:
-    """Build the transform of each item of a spec."""
+def build_transforms(config: Config, spec: ViewSpec, train: Dataset, index: Tensor) -> list[Transform | None]:
+    """Build the transform of each item of a spec; statistics of features are those of the instances in `index`."""
     largest = max((item.size for item in spec.items), default=0)
-    return [
-        SimCLRTransform(
-            item.size,
-            jitter_strength=config.jitter_strength or 0.0,
-            blur_prob=config.blur_prob or 0.0,
-            crop_scale=config.crop_scale if item.size == largest else config.small_crop_scale,
-        )
-        if item.size
-        else None
-        for item in spec.items
-    ]
+    transforms: list[Transform | None] = []
+    for item in spec.items:
+        column = train[item.modality]
+        if isinstance(column, Images):
+            crop_scale = config.crop_scale if item.size == largest else config.small_crop_scale
+            jitter_strength, blur_prob = config.jitter_strength or 0.0, config.blur_prob or 0.0
+            transforms.append(
+                SimCLRTransform(
+                    item.size, jitter_strength=jitter_strength, blur_prob=blur_prob, crop_scale=crop_scale
+                )
+            )
+        elif isinstance(column, Features) and is_augmented(config, spec, item.modality, column):
+            transforms.append(_build_feature_transform(config, column.select(index)))
+        else:
+            transforms.append(None)
+    return transforms
+
+
+def is_augmented(config: Config, spec: ViewSpec, modality: str, column: Features) -> bool:
+    """Return whether the views of a modality of features are augmented."""
+    if config.augment_features == "auto":
+        return isinstance(column, Sequences) or len(spec.list_modality_views(modality)) > 1
+    return config.augment_features == "all"
+
+
+def _build_feature_transform(config: Config, column: Features) -> FeatureTransform:
+    """Build a transform of features, with the statistics of a column."""
+    standardize = Standardize(column.dim).fit(column.collect_valid())
+    # Constant features have the scale 0.
+    std = torch.where(standardize.scale > 0, 1 / standardize.scale, 0.0)
+    if not isinstance(column, Sequences):
+        return VectorTransform(standardize.mean, std, config.feature_noise, config.feature_mask)
+    return SequenceTransform(
+        standardize.mean,
+        std,
+        min_crop=config.time_crop,
+        scaling=config.feature_scaling,
+        noise=config.feature_noise,
+        feature_mask=config.feature_mask,
+        time_mask=config.time_mask,
+    )
 
 
 def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset) -> EncoderConfig:

@@ -19,6 +19,7 @@ from manyviews.models import Stem, check_encoder_name
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import Device, describe_type, parse_yaml, suggest
 
+AugmentFeatures = Literal["auto", "all", "none"]
 LimitOrder = Literal["sample", "first"]
 OptimizerName = Literal["auto", "sgd", "lars", "adamw"]
 Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
@@ -83,6 +84,18 @@ class Config:
     """Strength of the color jitter. Default: 0.5 for views of up to 64 pixels, 1 for larger ones."""
     blur_prob: float | None = None
     """Probability of a Gaussian blur. Default: 0 for views of up to 64 pixels, 0.5 for larger ones."""
+    augment_features: AugmentFeatures = "auto"
+    """Modalities of features that are augmented: all, none, or auto, sequences and vectors with several views."""
+    feature_noise: float = 0.1
+    """Noise of augmented features, relative to the standard deviation of each feature."""
+    feature_mask: float = 0.1
+    """Probability that a feature of a view of augmented features is replaced by its mean."""
+    feature_scaling: float = 0.1
+    """Standard deviation of the logarithm of the factor that scales each feature of an augmented sequence."""
+    time_crop: float = 0.5
+    """Minimum fraction of an augmented sequence that a random crop in time keeps; the crop is resampled. 1: no crop."""
+    time_mask: float = 0.2
+    """Maximum fraction of the successive steps of an augmented sequence that are replaced by the mean."""
     missing_rate: float = 0.0
     """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
@@ -313,6 +326,8 @@ KIND_FIELDS = {
         "image_size", "crop_scale", "small_crop_scale", "jitter_strength", "blur_prob", "stem", "width_mult",
         "per_view_batch_norm", "separate_encoders",
     ),
+    ("sequence",): ("feature_scaling", "time_crop", "time_mask"),
+    ("sequence", "vector"): ("augment_features", "feature_noise", "feature_mask"),
     ("sequence", "text"): ("transformer_layers", "transformer_heads"),
     ("sequence", "text", "vector"): ("dropout",),
 }  # fmt: skip
@@ -322,7 +337,7 @@ _MAX = 2**62
 BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "a number >= 0": (lambda value: 0 <= value < _MAX, (
         "monitor_size", "width_mult", "weight_decay", "epochs", "lars_trust_coefficient", "seed", "num_workers",
-        "monitor_every", "checkpoint_every_steps", "checkpoint_every_minutes",
+        "monitor_every", "checkpoint_every_steps", "checkpoint_every_minutes", "feature_noise", "feature_scaling",
     )),
     "a number >= 1": (lambda value: 1 <= value < _MAX, (
         "image_size", "embed_dim", "transformer_layers", "transformer_heads", "grad_cache_chunk", "devices",
@@ -330,7 +345,10 @@ BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     )),
     "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
     "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate")),
-    "in [0, 1)": (lambda value: 0 <= value < 1, ("missing_rate", "dropout", "momentum")),
+    "in [0, 1)": (lambda value: 0 <= value < 1, (
+        "missing_rate", "dropout", "momentum", "feature_mask", "time_mask",
+    )),
+    "in (0, 1]": (lambda value: 0 < value <= 1, ("time_crop",)),
     "in [0, 1]": (lambda value: 0 <= value <= 1, ("warmup_fraction",)),
 }  # fmt: skip
 """Limits of fields by what an error says is expected. No comparison holds for NaN."""

@@ -18,7 +18,7 @@ _IMAGENET = replace(
 _MULTIMODAL = Config(data="digits", epochs=60, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-2)
 _SENTIMENT = replace(
     _MULTIMODAL, monitor_size=0, epochs=200, batch_size=256, learning_rate=1e-4, warmup_fraction=0.0,
-    checkpoint_every_minutes=5.0,
+    checkpoint_every_minutes=5.0, augment_features="none",
 )  # fmt: skip
 
 RECIPES: dict[str, Config] = {
