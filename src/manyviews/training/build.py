@@ -139,9 +139,7 @@ def build_transforms(config: Config, spec: ViewSpec, train: Dataset, index: Tens
             crop_scale = config.crop_scale if item.size == largest else config.small_crop_scale
             jitter_strength, blur_prob = config.jitter_strength or 0.0, config.blur_prob or 0.0
             transforms.append(
-                SimCLRTransform(
-                    item.size, jitter_strength=jitter_strength, blur_prob=blur_prob, crop_scale=crop_scale
-                )
+                SimCLRTransform(item.size, jitter_strength=jitter_strength, blur_prob=blur_prob, crop_scale=crop_scale)
             )
         elif isinstance(column, Features) and is_augmented(config, spec, item.modality, column):
             transforms.append(_build_feature_transform(config, column.select(index)))

@@ -219,9 +219,7 @@ class SequenceTransform(FeatureTransform):
         return torch.lerp(low, high, weight), steps
 
 
-def _make_key(
-    seed: int, epoch: int, index: Tensor, device: torch.device, first_view: int, views: int
-) -> _Key:
+def _make_key(seed: int, epoch: int, index: Tensor, device: torch.device, first_view: int, views: int) -> _Key:
     view = torch.arange(first_view, first_view + views, device=device)[:, None]
     return _Key(seed, epoch, index.to(device).long()[:, None, None], view)
 
