@@ -76,7 +76,7 @@ class VectorTransform(FeatureTransform):
     def make_views(
         self,
         values: Tensor,
-        lengths: Tensor | None = None,
+        lengths: Tensor | None,
         *,
         views: int,
         seed: int,
