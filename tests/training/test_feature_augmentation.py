@@ -101,3 +101,24 @@ def test_invalid_strength_is_named(fields: dict[str, float], message: str) -> No
 def test_field_for_sequences_is_refused_for_vectors_alone() -> None:
     with pytest.raises(ConfigError, match="time_crop is for sequence views, got pixels"):
         resolve_task(Config(data="digits", time_crop=0.9), load_dataset("digits"), 1)
+
+
+def test_small_data_of_sequences_has_small_encoders_a_low_temperature_and_enough_steps(data: DatasetDict) -> None:
+    config = resolve_task(Config(data="sensors", views=("imu:2",)), data, 1).config
+    assert (config.hidden_dim, config.transformer_layers, config.temperature) == (64, 2, 0.2)
+    assert config.epochs == 600  # one step per epoch
+    mixed = resolve_task(Config(data="sensors", views=("imu", "pose")), data, 1).config
+    assert (mixed.hidden_dim, mixed.transformer_layers, mixed.temperature) == (128, 3, 0.5)
+    chosen = Config(data="sensors", views=("imu:2",), hidden_dim=32, transformer_layers=1, temperature=0.7, epochs=3)
+    config = resolve_task(chosen, data, 1).config
+    assert (config.hidden_dim, config.transformer_layers, config.temperature, config.epochs) == (32, 1, 0.7, 3)
+    learned = resolve_task(Config(data="sensors", views=("imu:2",), loss="siglip"), data, 1).config
+    assert learned.temperature == 0.1
+
+
+def test_digits_and_paper_recipes_keep_their_defaults() -> None:
+    config = resolve_task(get_recipe("multimodal"), load_dataset("digits"), 1).config
+    expected = (60, 128, 3, 0.5, 1e-3)
+    fields = ("epochs", "hidden_dim", "transformer_layers", "temperature", "learning_rate")
+    assert tuple(getattr(config, name) for name in fields) == expected
+    assert tuple(getattr(get_recipe("ch-sims"), name) for name in fields) == (200, 128, 3, 0.5, 1e-4)

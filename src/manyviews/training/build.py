@@ -7,8 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetDict, Features, Images, Sequences
+from manyviews.data import Column, Dataset, DatasetDict, Features, Images, Sequences
 from manyviews.loading import ViewSpec
+from manyviews.losses import get_loss
 from manyviews.models import (
     ENCODERS,
     EncoderConfig,
@@ -31,6 +32,9 @@ from manyviews.transforms import (
 
 LARGE_IMAGE_SIZE = 64
 """Views with longer sides than this use the ImageNet defaults of stem, jitter and blur."""
+SMALL_DATA = 2000
+"""Up to this many training instances of sequences alone, encoders and temperature are smaller."""
+SMALL_DATA_TEMPERATURE = 0.2
 OPTIMIZER_DEFAULTS = {"sgd": (1.0, 1e-6), "lars": (0.3, 1e-6), "adamw": (1e-3, 1e-2)}
 """Learning rate and weight decay of each optimizer."""
 
@@ -59,6 +63,7 @@ def resolve_views(config: Config, data: DatasetDict) -> Config:
     images = [column for name in spec.modalities if isinstance(column := train[name], Images)]
     if images:
         config = _resolve_images(config, spec, images)
+    config = _resolve_sequences(config, [train[name] for name in spec.modalities])
     return _resolve_optimization(config, is_image_only=len(images) == len(spec.modalities))
 
 
@@ -101,12 +106,26 @@ def _choose_stem(config: Config, spec: ViewSpec, is_large: bool) -> Stem | None:
     return "imagenet" if is_large else "small"
 
 
+def _resolve_sequences(config: Config, columns: list[Column]) -> Config:
+    """Fill in size of encoders and temperature: both smaller for small data of sequences alone (docs/modalities.md)."""
+    is_small = len(columns[0]) <= SMALL_DATA and all(isinstance(column, Sequences) for column in columns)
+    temperature = config.temperature
+    if temperature is None and is_small:
+        default = float(get_loss(config.loss, learn_temperature=False).temperature)
+        temperature = min(SMALL_DATA_TEMPERATURE, default)
+    return dataclasses.replace(
+        config,
+        hidden_dim=config.hidden_dim or (64 if is_small else 128),
+        transformer_layers=config.transformer_layers or (2 if is_small else 3),
+        temperature=temperature,
+    )
+
+
 def _resolve_optimization(config: Config, is_image_only: bool) -> Config:
     optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
     learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]
     return dataclasses.replace(
         config,
-        epochs=config.epochs or (10 if is_image_only else 60),
         optimizer=optimizer,
         learning_rate=learning_rate if config.learning_rate is None else config.learning_rate,
         weight_decay=weight_decay if config.weight_decay is None else config.weight_decay,

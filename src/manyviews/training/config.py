@@ -92,7 +92,7 @@ class Config:
     """Probability that a feature of a view of augmented features is replaced by its mean."""
     feature_scaling: float = 0.1
     """Standard deviation of the logarithm of the factor that scales each feature of an augmented sequence."""
-    time_crop: float = 0.5
+    time_crop: float = 0.8
     """Minimum fraction of an augmented sequence that a random crop in time keeps; the crop is resampled. 1: no crop."""
     time_mask: float = 0.2
     """Maximum fraction of the successive steps of an augmented sequence that are replaced by the mean."""
@@ -112,10 +112,12 @@ class Config:
     """Dimension of the embeddings."""
     per_view_batch_norm: bool = False
     """Compute batch norm statistics for each view separately instead of over all views."""
-    hidden_dim: int = 128
-    """Dimension of the representations of features and texts, and of all if there are several encoders."""
-    transformer_layers: int = 3
-    """Number of layers of the transformers that encode sequences and texts."""
+    hidden_dim: int | None = None
+    """Dimension of the representations of features and texts, and of all if there are several encoders. Default: 128,
+    or 64 for small data of sequences alone (up to 2,000 training instances)."""
+    transformer_layers: int | None = None
+    """Number of layers of the transformers that encode sequences and texts. Default: 3, or 2 for small data of
+    sequences alone."""
     transformer_heads: int = 8
     """Number of attention heads of these transformers."""
     dropout: float = 0.1
@@ -128,14 +130,16 @@ class Config:
     released_variant: bool = False
     """Use the loss as in the authors' released code where that differs from the paper's equation."""
     temperature: float | None = None
-    """Temperature of the loss. Default: that of the loss, usually 0.5."""
+    """Temperature of the loss. Default: that of the loss, usually 0.5, and at most 0.2 for small data of sequences
+    alone (up to 2,000 training instances)."""
     learn_temperature: bool | None = None
     """Learn the temperature (and SigLIP's bias). Default: that of the loss."""
     supervised: bool = False
     """Train a supervised baseline instead, with a linear layer on the fused modalities."""
 
     epochs: int = 0
-    """Number of passes over the training data. Default: 10 if all views are images, else 60."""
+    """Number of passes over the training data. Default: 10 if all views are images, else 60, or more for small data: at
+    least 600 steps."""
     batch_size: int | None = None
     """Instances per batch, over all ranks. Default: 128, or all training instances if there are fewer."""
     batch_counts_views: bool = False
@@ -224,7 +228,7 @@ class Config:
                     raise ConfigError(f"{name} must be {expected}, got {value}")
         if self.monitor_size == 1:
             raise ConfigError("monitor_size must be 0 or >= 2, got 1")
-        if self.hidden_dim % self.transformer_heads or self.hidden_dim % 2:
+        if self.hidden_dim is not None and (self.hidden_dim % self.transformer_heads or self.hidden_dim % 2):
             got = f"{self.hidden_dim} and {self.transformer_heads} heads"
             raise ConfigError(f"hidden_dim must be even and divisible by transformer_heads, got {got}")
         try:
