@@ -107,6 +107,7 @@ def test_small_data_of_sequences_has_small_encoders_a_low_temperature_and_enough
     config = resolve_task(Config(data="sensors", views=("imu:2",)), data, 1).config
     assert (config.hidden_dim, config.transformer_layers, config.temperature) == (64, 2, 0.2)
     assert config.epochs == 600  # one step per epoch
+    assert config.learning_rate == 3e-3
     mixed = resolve_task(Config(data="sensors", views=("imu", "pose")), data, 1).config
     assert (mixed.hidden_dim, mixed.transformer_layers, mixed.temperature) == (128, 3, 0.5)
     chosen = Config(data="sensors", views=("imu:2",), hidden_dim=32, transformer_layers=1, temperature=0.7, epochs=3)

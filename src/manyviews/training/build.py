@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from manyviews.data import Column, Dataset, DatasetDict, Features, Images, Sequences
+from manyviews.data import Dataset, DatasetDict, Features, Images, Sequences
 from manyviews.loading import ViewSpec
 from manyviews.losses import get_loss
 from manyviews.models import (
@@ -33,8 +33,8 @@ from manyviews.transforms import (
 LARGE_IMAGE_SIZE = 64
 """Views with longer sides than this use the ImageNet defaults of stem, jitter and blur."""
 SMALL_DATA = 2000
-"""Up to this many training instances of sequences alone, encoders and temperature are smaller."""
-SMALL_DATA_TEMPERATURE = 0.2
+"""Up to this many training instances of sequences alone, other defaults hold."""
+SMALL_DATA_LEARNING_RATE, SMALL_DATA_TEMPERATURE = 3e-3, 0.2
 OPTIMIZER_DEFAULTS = {"sgd": (1.0, 1e-6), "lars": (0.3, 1e-6), "adamw": (1e-3, 1e-2)}
 """Learning rate and weight decay of each optimizer."""
 
@@ -63,8 +63,10 @@ def resolve_views(config: Config, data: DatasetDict) -> Config:
     images = [column for name in spec.modalities if isinstance(column := train[name], Images)]
     if images:
         config = _resolve_images(config, spec, images)
-    config = _resolve_sequences(config, [train[name] for name in spec.modalities])
-    return _resolve_optimization(config, is_image_only=len(images) == len(spec.modalities))
+    columns = [train[name] for name in spec.modalities]
+    is_small = len(train) <= SMALL_DATA and all(isinstance(column, Sequences) for column in columns)
+    config = _resolve_optimization(config, len(images) == len(columns), is_small)
+    return _resolve_feature_encoders(config, is_small)
 
 
 def _check_kinds(config: Config, kinds: set[str], spec: ViewSpec) -> None:
@@ -106,29 +108,31 @@ def _choose_stem(config: Config, spec: ViewSpec, is_large: bool) -> Stem | None:
     return "imagenet" if is_large else "small"
 
 
-def _resolve_sequences(config: Config, columns: list[Column]) -> Config:
-    """Fill in size of encoders and temperature: both smaller for small data of sequences alone (docs/modalities.md)."""
-    is_small = len(columns[0]) <= SMALL_DATA and all(isinstance(column, Sequences) for column in columns)
+def _resolve_feature_encoders(config: Config, is_small: bool) -> Config:
+    """Choose the size of encoders; `is_small` for small data of sequences alone."""
+    return dataclasses.replace(
+        config,
+        hidden_dim=config.hidden_dim or (64 if is_small else 128),
+        transformer_layers=config.transformer_layers or (2 if is_small else 3),
+    )
+
+
+def _resolve_optimization(config: Config, is_image_only: bool, is_small: bool) -> Config:
+    """Choose optimizer, learning rate, weight decay and temperature; docs/modalities.md explains those of `is_small`."""
+    optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
+    learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]
+    if is_small and optimizer == "adamw":
+        learning_rate = SMALL_DATA_LEARNING_RATE
     temperature = config.temperature
     if temperature is None and is_small:
         default = float(get_loss(config.loss, learn_temperature=False).temperature)
         temperature = min(SMALL_DATA_TEMPERATURE, default)
     return dataclasses.replace(
         config,
-        hidden_dim=config.hidden_dim or (64 if is_small else 128),
-        transformer_layers=config.transformer_layers or (2 if is_small else 3),
-        temperature=temperature,
-    )
-
-
-def _resolve_optimization(config: Config, is_image_only: bool) -> Config:
-    optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
-    learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]
-    return dataclasses.replace(
-        config,
         optimizer=optimizer,
         learning_rate=learning_rate if config.learning_rate is None else config.learning_rate,
         weight_decay=weight_decay if config.weight_decay is None else config.weight_decay,
+        temperature=temperature,
     )
 
 

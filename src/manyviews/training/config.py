@@ -151,7 +151,7 @@ class Config:
     """Optimizer; auto is sgd if all views are images, else adamw."""
     learning_rate: float | None = None
     """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256. Default: 1 for sgd, 0.3 for
-    lars, 0.001 for adamw."""
+    lars, 0.001 for adamw, 0.003 for adamw and small data of sequences alone."""
     warmup_fraction: float = 0.1
     """Fraction of the steps with linear warm-up; afterwards the learning rate decays to zero as a cosine."""
     momentum: float = 0.9
