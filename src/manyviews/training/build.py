@@ -118,7 +118,7 @@ def _resolve_feature_encoders(config: Config, is_small: bool) -> Config:
 
 
 def _resolve_optimization(config: Config, is_image_only: bool, is_small: bool) -> Config:
-    """Choose optimizer, learning rate, weight decay and temperature; docs/modalities.md explains those of `is_small`."""
+    """Choose optimizer, learning rate, weight decay and temperature; docs/modalities.md explains `is_small`."""
     optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
     learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]
     if is_small and optimizer == "adamw":
