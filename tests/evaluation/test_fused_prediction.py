@@ -1,9 +1,15 @@
 """Fused predictions: a weak modality does not make them worse, and missing modalities do not vote."""
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from manyviews.api import train
+from manyviews.evaluation import EvaluationConfig, evaluate, list_tables
 from manyviews.evaluation.fused_prediction import (
     CONCATENATION,
     EncodedInstances,
@@ -16,6 +22,7 @@ from manyviews.evaluation.fused_prediction import (
     predict_fusions,
 )
 from manyviews.metrics import fit_linear_probe, fit_regression_probe
+from manyviews.training import Config
 
 CLASSES, DIM = 4, 30
 
@@ -93,3 +100,42 @@ def test_description_names_the_modalities() -> None:
     names = ["text", "audio", "video"]
     assert describe_fusion((0, 1, 2), names) == "the mean prediction of text, audio and video"
     assert describe_fusion(CONCATENATION, names) == "a probe on the concatenation of all modalities"
+
+
+def write_bundle(path: Path, labels: str, splits: tuple[str, ...]) -> str:
+    """Write text (n, 5, 3), audio (n, 4) with missing entries, and video (n, 6), which does not depend on the label."""
+    rng = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for split, count in zip(splits, (80, 40, 30), strict=False):
+        label = rng.integers(0, 3, count)
+        audio = rng.normal(size=(count, 4)) + label[:, None]
+        audio[rng.random(count) < 0.25] = np.nan
+        arrays[f"{split}/text"] = rng.normal(size=(count, 5, 3)) + label[:, None, None]
+        arrays[f"{split}/audio"], arrays[f"{split}/video"] = audio, rng.normal(size=(count, 6))
+        arrays[f"{split}/label"] = label if labels == "classes" else label - 1 + 0.3 * rng.normal(size=count)
+    np.savez(path, **arrays)
+    return str(path)
+
+
+@pytest.mark.parametrize("labels", ["classes", "regression"])
+@pytest.mark.parametrize("splits", [("train", "test"), ("train", "test", "valid")])
+def test_evaluation_scores_the_fused_prediction_and_names_the_choice(
+    tmp_path: Path, labels: str, splits: tuple[str, ...]
+) -> None:
+    data = write_bundle(tmp_path / "tiny.npz", labels, splits)
+    options = {"hidden_dim": 16, "transformer_layers": 1, "epochs": 1, "cpu_threads": 1, "num_workers": 0}
+    run = train(Config(data=data, evaluate_at_end=False, **options), output=tmp_path / "run", quiet=True)  # type: ignore[arg-type]
+    for dropped in ((), ("text",), ("text", "video")):
+        config = EvaluationConfig(
+            drop_modalities=dropped, baselines=False, modality_subsets=False, label_fractions=(), num_workers=0
+        )
+        result = evaluate(run.path, config=config)
+        notes = [note for note in result.caveats if note.startswith("fused prediction, chosen on")]
+        assert ("fused_prediction" in result.scores) == bool(notes) == (len(dropped) < 2)
+        if notes:
+            assert (f"chosen on {30 if 'valid' in splits else 16} instances" in notes[0]) or dropped
+            assert not any(name in notes[0] for name in dropped)
+            score = result.scores["fused_prediction"]
+            assert len(score.probes) == (3 if labels == "regression" else 0)
+            assert (score.linear is None) == (labels == "regression")
+            assert "fused prediction" in list_tables(result)[0].to_markdown()
