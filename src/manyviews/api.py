@@ -255,9 +255,9 @@ def _get_resume_config(run: Run, config: Config | None) -> Config:
     """Return the config to resume with; only epochs and fields that do not affect the result may differ."""
     if config is None:
         return run.config
-    config = with_absolute_paths(config).with_loss_defaults()
+    config = with_absolute_paths(config)
     unset = [name for name, value in AUTO_FIELDS.items() if getattr(config, name) == value]
-    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset})
+    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset}).with_loss_defaults()
     if names := [name for name in run.config.list_changed_fields(config) if name != "epochs"]:
         changes = ", ".join(f"{name} {getattr(run.config, name)} -> {getattr(config, name)}" for name in names)
         raise ConfigError(f"cannot resume {run.path} with changed fields: {changes}. Start a new run instead")

@@ -256,7 +256,7 @@ def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
     (h, z, train_mask), (queries, test_z, mask) = (encode(run, data, split) for split in ("train", "test"))
     labels, test_labels = data["train"].labels, data["test"].labels
     scores = result.scores
-    assert list(scores) == ["majority", "raw_features", "untrained", "trained", "mean_embedding"]
+    assert list(scores) == ["majority", "raw_features", "untrained", "trained", "mean_embedding", "fused_prediction"]
     assert scores["majority"].linear == (test_labels == labels.mode().values).double().mean().item()
     preds = knn_classify(h, labels, queries, num_classes=3)
     assert scores["trained"].knn == (preds == test_labels).double().mean().item()

@@ -61,9 +61,9 @@ class TrainingTask:
         self.split = drop_random_modalities(data["train"], self.spec, config)
         self.labels = self.split.labels if config.supervised else self.split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon" or self.objects.accepts("labels")
-        self.transforms = build_transforms(config, self.spec, self.split, self.objects)
-        self.view_loader = self.make_loader(config.num_workers)
         indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
+        self.transforms = build_transforms(config, self.spec, self.split, indices, self.objects)
+        self.view_loader = self.make_loader(config.num_workers)
         usable = find_usable_instances(self.split, self.spec, config, self.objects.loss)
         self.unmonitored, self.train_indices = indices, indices[usable[indices]]
         self.monitor_indices = monitored[usable[monitored]]
