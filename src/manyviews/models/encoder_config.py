@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyviews.data import Column, DatasetError
 from manyviews.models.encoders import ENCODERS, get_encoder
 from manyviews.models.feature_encoders import SequenceEncoder, TextEncoder, VectorEncoder
 from manyviews.utils import suggest
@@ -36,6 +37,14 @@ class EncoderSpec:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     size: int = 0
+
+    def check_column(self, modality: str, column: Column) -> None:
+        """Raise a DatasetError if a column has another kind or number of features than in training."""
+        if column.kind != self.kind:
+            raise DatasetError(f"{modality} must be of the kind {self.kind}, as in training, got {column.kind}")
+        features = self.options.get("features", column.dim)
+        if column.dim != features:
+            raise DatasetError(f"{modality} must have {features} features, as in training, got {column.dim}")
 
 
 @dataclass(frozen=True)
