@@ -31,7 +31,7 @@ from manyviews.cli.common import LoaderOptions
 from manyviews.cli.embed_command import embed_command
 from manyviews.data import CorruptImageError, DatasetError, load_dataset, read_image, walk_images
 from manyviews.data.image_files import IMAGE_FORMATS
-from manyviews.export import ImageCollection, make_query
+from manyviews.export import Collection, make_query
 from manyviews.loading import choose_eval_batch_size
 from manyviews.models import EncoderConfig, EncoderError, ImageEncoder, get_encoder, serialize_module
 from manyviews.models import serialization as saved
@@ -94,7 +94,7 @@ def test_unsupported_image_formats_are_refused_by_name(
     folder.mkdir()
     path = folder / "a.png"
     path.write_bytes(start)
-    for read in (read_image, load_dataset, lambda path: make_query(str(path), ImageCollection.open("digits"))):
+    for read in (read_image, load_dataset, lambda path: make_query(str(path), Collection.open("digits"))):
         with pytest.raises(
             DatasetError,
             match=rf"a\.png has the unsupported format {name}: convert it to JPEG, PNG, .* or GIF|expected a folder",

@@ -139,10 +139,10 @@ class AdaptedEncoder(nn.Module):
         self.encoder, self.encoder_dim = encoder, encoder_dim
         self.adapter = nn.Identity() if encoder_dim == dim else nn.Linear(encoder_dim, dim)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        h: Tensor = self.encoder(*inputs)
+    def forward(self, views: Tensor, lengths: Tensor | None = None) -> Tensor:
+        h: Tensor = self.encoder(views) if lengths is None else self.encoder(views, lengths)
         if h.dim() != 2 or h.shape[1] != self.encoder_dim:
-            got = f"views {tuple(inputs[0].shape)} to {tuple(h.shape)}"
+            got = f"views {tuple(views.shape)} to {tuple(h.shape)}"
             raise ValueError(f"an encoder must map views (P, ...) to (P, {self.encoder_dim}), this one maps {got}")
         adapted: Tensor = self.adapter(h)
         return adapted
