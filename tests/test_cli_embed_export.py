@@ -37,7 +37,7 @@ def test_evaluate_prints_tables_and_writes_a_json_file(
     assert all(cell.count("%") == 1 for cell in cells["trained encoder"])
     assert "12 labels" in output
     assert "kNN (k = 1)" in output  # a tenth of 16 a class
-    assert "±" in cells["pixels"][2]
+    assert "±" in cells["raw features"][2]
     assert cells["rank"][1].endswith("of 16")
     (written,) = run.glob("evaluation-images-*.json")
     assert output.splitlines()[-1] == f"written to {written}"
