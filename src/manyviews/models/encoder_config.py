@@ -31,6 +31,10 @@ class EncoderSpec:
     """One encoder: its architecture and the kind of its input.
 
     Image encoders take RGB in [0, 1], not normalized, of `size` x `size` pixels.
+
+    Examples:
+        >>> EncoderSpec("sequence", "transformer", {"features": 20, "layers": 2}).kind
+        'sequence'
     """
 
     kind: str
@@ -49,7 +53,14 @@ class EncoderSpec:
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The encoders of a `MultiViewEncoder`, and the encoder of each modality."""
+    """The encoders of a `MultiViewEncoder`, and the encoder of each modality.
+
+    Examples:
+        >>> specs = {"image": EncoderSpec("image", "resnet-small", size=32), "caption": EncoderSpec("text", "transformer")}
+        >>> config = EncoderConfig(specs, {"front": "image", "side": "image", "caption": "caption"}, dim=128)
+        >>> config.list_modalities("image"), config.largest_size
+        (['front', 'side'], 32)
+    """
 
     encoders: dict[str, EncoderSpec]
     modalities: dict[str, str]
