@@ -181,7 +181,8 @@ def make_geometry_table(result: EvaluationResult) -> Table | None:
         if any(getattr(geometry, name) is not None for geometry in columns.values()):
             cells = [Cell(format_geometry(geometry, name)) for geometry in columns.values()]
             rows.append(Row("RankMe" if name == "rankme" else name.replace("_at_", "@"), cells, subtext=help_text))
-    unit = "modalities" if result.modalities else "views"
+    has_one_view_each = len(set(result.modalities) - set(result.dropped_modalities)) == result.geometry.views
+    unit = "modalities" if has_one_view_each else "views"
     note = f"{result.geometry.views} {unit} of {result.geometry.instances:,} {result.split} instances."
     return Table("Geometry", ["", *(kinds[kind] for kind in columns)], rows, [note])
 

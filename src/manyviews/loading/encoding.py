@@ -32,7 +32,7 @@ def make_eval_loader(
     """Make a loader of one view of each modality of an encoder, without augmentation: the center crop of images.
 
     Raises:
-        DatasetError: the dataset lacks a modality, or has one of another kind.
+        DatasetError: the dataset lacks a modality, or has one of another kind or number of features.
     """
     config = encoder if isinstance(encoder, EncoderConfig) else encoder.config
     if config is None:
@@ -40,8 +40,7 @@ def make_eval_loader(
     items = []
     for name, key in config.modalities.items():
         spec = config.encoders[key]
-        if dataset[name].kind != spec.kind:
-            raise DatasetError(f"{name} must be of the kind {spec.kind}, as in training, got {dataset[name].kind}")
+        spec.check_column(name, dataset[name])
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]
     return ViewLoader(dataset, ViewSpec(tuple(items)), transforms, num_workers=num_workers, device=device)

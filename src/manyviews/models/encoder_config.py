@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyviews.data import Column, DatasetError
 from manyviews.models.encoders import ENCODERS, get_encoder
 from manyviews.models.feature_encoders import SequenceEncoder, TextEncoder, VectorEncoder
 from manyviews.utils import suggest
@@ -30,6 +31,10 @@ class EncoderSpec:
     """One encoder: its architecture and the kind of its input.
 
     Image encoders take RGB in [0, 1], not normalized, of `size` x `size` pixels.
+
+    Examples:
+        >>> EncoderSpec("sequence", "transformer", {"features": 20, "layers": 2}).kind
+        'sequence'
     """
 
     kind: str
@@ -37,10 +42,25 @@ class EncoderSpec:
     options: dict[str, Any] = field(default_factory=dict)
     size: int = 0
 
+    def check_column(self, modality: str, column: Column) -> None:
+        """Raise a DatasetError if a column has another kind or number of features than in training."""
+        if column.kind != self.kind:
+            raise DatasetError(f"{modality} must be of the kind {self.kind}, as in training, got {column.kind}")
+        features = self.options.get("features", column.dim)
+        if column.dim != features:
+            raise DatasetError(f"{modality} must have {features} features, as in training, got {column.dim}")
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The encoders of a `MultiViewEncoder`, and the encoder of each modality."""
+    """The encoders of a `MultiViewEncoder`, and the encoder of each modality.
+
+    Examples:
+        >>> specs = {"image": EncoderSpec("image", "resnet-small", size=32), "caption": EncoderSpec("text", "transformer")}
+        >>> config = EncoderConfig(specs, {"front": "image", "side": "image", "caption": "caption"}, dim=128)
+        >>> config.list_modalities("image"), config.largest_size
+        (['front', 'side'], 32)
+    """
 
     encoders: dict[str, EncoderSpec]
     modalities: dict[str, str]

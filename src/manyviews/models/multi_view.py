@@ -63,7 +63,11 @@ class MultiViewEncoder(nn.Module):
         super().__init__()
         self.names = tuple(encoders)
         self.encoder_of_modality = dict(modalities or {name: name for name in encoders})
-        if not encoders or set(self.encoder_of_modality.values()) != set(encoders):
+        if not encoders:
+            raise ValueError("a MultiViewEncoder needs at least one encoder")
+        if unknown := [name for name in encoder_dims if name not in encoders]:
+            raise ValueError(f"no encoder {unknown[0]!r}: there are encoders {', '.join(encoders)}")
+        if set(self.encoder_of_modality.values()) != set(encoders):
             raise ValueError(
                 f"every encoder needs a modality, and every modality an encoder: got encoders {', '.join(encoders)} "
                 f"for {', '.join(f'{key} ({name})' for key, name in self.encoder_of_modality.items())}"
@@ -124,6 +128,9 @@ class MultiViewEncoder(nn.Module):
         return module
 
     def forward(self, batch: ViewBatch) -> Tensor:
+        shape = (batch.num_instances, batch.num_views)
+        if batch.mask is not None and (batch.mask.dtype != torch.bool or batch.mask.shape != shape):
+            raise ValueError(f"mask must be bool {shape}, got {batch.mask.dtype} {tuple(batch.mask.shape)}")
         rows = []
         for group in batch.groups:
             module = self.get_adapted_encoder(group.encoder)
@@ -147,12 +154,16 @@ class AdaptedEncoder(nn.Module):
 
     def __init__(self, encoder: nn.Module, encoder_dim: int, dim: int) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.encoder_dim = encoder, encoder_dim
         self.adapter = nn.Identity() if encoder_dim == dim else nn.Linear(encoder_dim, dim)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        h: Tensor = self.adapter(self.encoder(*inputs))
-        return h
+    def forward(self, views: Tensor, lengths: Tensor | None = None) -> Tensor:
+        h: Tensor = self.encoder(views) if lengths is None else self.encoder(views, lengths)
+        if h.dim() != 2 or h.shape[1] != self.encoder_dim:
+            got = f"views {tuple(views.shape)} to {tuple(h.shape)}"
+            raise ValueError(f"an encoder must map views (P, ...) to (P, {self.encoder_dim}), this one maps {got}")
+        adapted: Tensor = self.adapter(h)
+        return adapted
 
 
 class MultiViewHead(nn.Module):
@@ -261,5 +272,5 @@ def _get_dim(name: str, encoder: nn.Module, image: Tensor | None = None) -> int:
     except ValueError as error:
         hint = f"pass encoder_dims={{{name!r}: ...}}" if name else "pass dim=..."
         raise ValueError(
-            f"cannot infer the dimension of the representations of {name or 'the encoder'}: {hint}"
+            f"cannot infer the dimension of the representations of {name or 'the encoder'} ({error}): {hint}"
         ) from error

@@ -16,12 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyviews.models.encoder_config import CUSTOM, FEATURE_ENCODERS, EncoderConfig, EncoderSpec
-from manyviews.models.encoders import eval_mode
+from manyviews.models.encoders import eval_mode, run_on_meta
 from manyviews.models.multi_view import MultiViewEncoder
 from manyviews.utils import Budget, check_regular, escape_surrogates, get_memory_limit, parse_json
 
@@ -95,7 +94,7 @@ class _LimitedAllocation(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and not any(isinstance(value, Tensor) for value in args):
+        if isinstance(result, Tensor) and not result.is_meta and not any(isinstance(value, Tensor) for value in args):
             self.budget.take(result.nbytes)
         return result
 
@@ -108,9 +107,8 @@ def _count_largest_output(encoder: nn.Module, size: int) -> int:
         if isinstance(output, Tensor):
             counts.append(output.numel())
 
-    state = {name: tensor.to("meta") for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers())}
-    with register_module_forward_hook(count), eval_mode(encoder), torch.device("meta"):
-        functional_call(encoder, state, torch.empty(1, 3, size, size))
+    with register_module_forward_hook(count), eval_mode(encoder):
+        run_on_meta(encoder, torch.empty(1, 3, size, size, device="meta"))
     return max(counts)
 
 
@@ -175,8 +173,14 @@ def read_encoder_config(path: Path) -> EncoderConfig:
         raise EncoderError(f"{path}: invalid encoder config in the header: {error!r}") from error
 
 
+def _parse_option(kind: type, value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return kind(value)
+
+
 def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
-    options = {key: ALLOWED_OPTIONS[key](value) for key, value in spec["options"].items()}
+    options = {key: _parse_option(ALLOWED_OPTIONS[key], value) for key, value in spec["options"].items()}
     size, kind, name = operator.index(spec["size"]), spec["kind"], spec["name"]
     numbers = [value for value in options.values() if type(value) is int]
     if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):

@@ -157,7 +157,7 @@ def _resolve_optimization(config: Config, is_image_only: bool, is_small: bool) -
     if is_small and optimizer == "adamw":
         learning_rate = SMALL_DATA_LEARNING_RATE
     temperature = config.temperature
-    if temperature is None and is_small:
+    if temperature is None and is_small and config.loss != CUSTOM:
         default = float(get_loss(config.loss, learn_temperature=False).temperature)
         temperature = min(SMALL_DATA_TEMPERATURE, default)
     return dataclasses.replace(
