@@ -7,8 +7,6 @@ import numpy as np
 from manyviews.training import Config
 
 MODAL = Config(
-    task="multimodal",
-    views=0,
     monitor_size=0,
     hidden_dim=16,
     transformer_heads=4,

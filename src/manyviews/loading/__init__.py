@@ -11,5 +11,6 @@ from manyviews.loading.file_crops import iterate_file_crops as iterate_file_crop
 from manyviews.loading.sampler import count_instances_per_batch as count_instances_per_batch
 from manyviews.loading.sampler import list_epoch_batches as list_epoch_batches
 from manyviews.loading.view_loader import ViewLoader as ViewLoader
+from manyviews.loading.view_spec import DEFAULT_VIEWS as DEFAULT_VIEWS
 from manyviews.loading.view_spec import ModalityViews as ModalityViews
 from manyviews.loading.view_spec import ViewSpec as ViewSpec

@@ -1,6 +1,7 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
 from manyviews.training.build import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
+from manyviews.training.build import resolve_optimization as resolve_optimization
 from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
 from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS
 from manyviews.training.config import Config as Config

@@ -49,7 +49,7 @@ def resolve_views(config: Config, data: DatasetDict) -> Config:
     images = [column for name in spec.modalities if isinstance(column := train[name], Images)]
     if images:
         config = _resolve_images(config, spec, images)
-    return _resolve_optimization(config, is_image_only=len(images) == len(spec.modalities))
+    return resolve_optimization(config, is_image_only=len(images) == len(spec.modalities))
 
 
 def _check_kinds(config: Config, kinds: set[str], spec: ViewSpec) -> None:
@@ -91,7 +91,8 @@ def _choose_stem(config: Config, spec: ViewSpec, is_large: bool) -> Stem | None:
     return "imagenet" if is_large else "small"
 
 
-def _resolve_optimization(config: Config, is_image_only: bool) -> Config:
+def resolve_optimization(config: Config, *, is_image_only: bool) -> Config:
+    """Fill in the epochs, the optimizer, its learning rate and its weight decay."""
     optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
     learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]
     return dataclasses.replace(
