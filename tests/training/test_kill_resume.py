@@ -367,12 +367,12 @@ def test_config_error_on_two_ranks_is_printed_once(tmp_path: Path) -> None:
 def test_train_command_prints_its_config_and_errors(tmp_path: Path) -> None:
     done = manyviews("train", "--recipe", "cifar100", "--views", "3", "--loss", "pvc", "--print-config")
     config = Config.from_yaml(done.stdout)
-    assert (config.views, config.loss, config.data, config.epochs) == (3, "pvc", "cifar100", 200)
+    assert (config.views, config.loss, config.data, config.epochs) == (("3",), "pvc", "cifar100", 200)
     for arguments, message in (
         (["--recipe", "cifar"], "no recipe 'cifar': did you mean cifar10 or cifar100"),
         (["--loss", "mvdhel"], "'mvdhel': did you mean mv-dhel"),
         (["--veiws", "3"], "--views"),
-        (["--views", "1"], "views must be >= 2, got 1"),
+        (["--views", "1"], "at least two views are required, got 1: try --views 2"),
         (["--resume", str(tmp_path)], "is not a run directory"),
         (["--resume", str(tmp_path), "--recipe", "cifar10"], "--resume cannot be combined with --recipe"),
     ):
