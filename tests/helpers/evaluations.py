@@ -25,13 +25,13 @@ IMAGES = EvaluationResult(
     test_instances=1000,
     probe=ProbeDescription("sgd", learning_rate=0.1, epochs=200, augment=True),
     scores={
-        "pixels": Score(0.25, 25, 0.375, {"0.01": FewLabelScore(25, (0.1, 0.2, 0.3))}),
+        "raw_features": Score(0.25, 25, 0.375, {"0.01": FewLabelScore(25, (0.1, 0.2, 0.3))}),
         "untrained": Score(0.2, 25, 0.3),
         "trained": Score(0.5, 25, 0.625, {"0.01": FewLabelScore(25, (0.3, 0.4, 0.5))}),
     },
     geometry=GeometryResult(1000, 3, (OVERALL,), (dataclasses.replace(OVERALL, rank=None, recall_at_1=None),)),
     caveats=("1 test class is new",),
-    better_baselines=("the trained encoder is worse than pixels",),
+    better_baselines=("the trained encoder is worse than raw features",),
 )
 
 
@@ -127,8 +127,8 @@ DAMAGED = [
         "the result.geometry.h[0].alignment must be float, got nan",
     ),
     (
-        damage(IMAGES, lambda d: d["scores"]["pixels"].update(knn=float("inf"))),
-        "the result.scores.pixels.knn must be float, got inf",
+        damage(IMAGES, lambda d: d["scores"]["raw_features"].update(knn=float("inf"))),
+        "the result.scores.raw_features.knn must be float, got inf",
     ),
     (
         damage(IMAGES, lambda d: d.update(test_instances=10**400)),
@@ -138,7 +138,10 @@ DAMAGED = [
         damage(IMAGES, lambda d: d["scores"].update({"trained encoder": {}})),
         f"the result.scores must be one of {', '.join(get_args(Representation))}, got 'trained encoder'",
     ),
-    (damage(IMAGES, lambda d: d["scores"].pop("trained")), "scores must include 'trained', got pixels, untrained"),
+    (
+        damage(IMAGES, lambda d: d["scores"].pop("trained")),
+        "scores must include 'trained', got raw_features, untrained",
+    ),
     (
         damage(IMAGES, lambda d: d["probe"].update(learning_rate=None)),
         "a probe must have both learning_rate and epochs, or neither",

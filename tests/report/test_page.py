@@ -123,7 +123,7 @@ def test_report_has_all_parts(image_run: Path, modal_run: Path, tmp_path: Path) 
         for text in texts:
             assert text in page.find(section, heading), (section, heading, text)
     for section in ("run-0", "run-1"):
-        for name in ("(?<!un)trained encoder", "untrained encoder", *["pixels"] * (section == "run-0")):
+        for name in ("(?<!un)trained encoder", "untrained encoder", *["raw features"] * (section == "run-0")):
             assert re.search(rf"{name}\d", page.find(section, "Evaluation")), name  # a row of the table, not a note
     titles = [attributes["aria-label"] or "" for attributes in page.all("svg") if "aria-label" in attributes]
     for name in ("Loss", "kNN", "Alignment", "Uniformity", "Rank", "RankMe", "Representations h", "Embeddings z"):
@@ -306,7 +306,7 @@ def test_compared_runs_have_unique_names(image_run: Path, tmp_path: Path) -> Non
 
 def test_knn_k_and_better_baselines_are_reported(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
     result = json.loads((image_run / "evaluation.json").read_text())
-    message = "the trained encoder is worse than pixels: linear probe 10.0% against 20.0% on 1,000 instances"
+    message = "the trained encoder is worse than raw features: linear probe 10.0% against 20.0% on 1,000 instances"
     run = copy_run(image_run, tmp_path / "other", better_baselines=[message])
     text = make_page(run, modal_run, to=tmp_path / "report.html").text
     assert f"kNN (k = {result['scores']['trained']['knn_k']})" in text

@@ -222,23 +222,24 @@ PATCHED = """
 import datetime, sys, time
 from manyviews import api
 from manyviews.cli import main
-from manyviews.loading import eval_loader
+from manyviews.loading.modality_reader import ModalityReader
 from manyviews.training import fabric
+from manyviews.transforms import CenterCrop
 
 fabric.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=4)
-evaluate_model, read_image = api.evaluate_model, eval_loader.read_image
+evaluate_model, crop_files = api.evaluate_model, ModalityReader._crop_files
 
 def evaluate_slowly(*args, **kwargs):
     time.sleep(8)
     return evaluate_model(*args, **kwargs)
 
-def read_slowly(path):
-    time.sleep(0.2)
-    return read_image(path)
+def crop_slowly(self, row, epoch):
+    time.sleep(0.2 if isinstance(self.transforms[0], CenterCrop) else 0)
+    return crop_files(self, row, epoch)
 
 if "--devices" in sys.argv:
     api.evaluate_model = evaluate_slowly
-eval_loader.read_image = read_slowly
+ModalityReader._crop_files = crop_slowly
 main()
 """
 """A program with a short collective timeout, an evaluation on two ranks that takes longer, and slow image files."""

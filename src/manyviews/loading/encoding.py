@@ -38,6 +38,9 @@ def make_eval_loader(
         spec = encoder.config.encoders[key]
         if dataset[name].kind != spec.kind:
             raise DatasetError(f"{name} must be of the kind {spec.kind}, as in training, got {dataset[name].kind}")
+        features = spec.options.get("features", dataset[name].dim)
+        if features != dataset[name].dim:
+            raise DatasetError(f"{name} must have {features} features, as in training, got {dataset[name].dim}")
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]
     return ViewLoader(dataset, ViewSpec(tuple(items)), transforms, num_workers=num_workers, device=device)
