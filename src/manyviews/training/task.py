@@ -155,11 +155,17 @@ class TrainingTask:
         if self._monitor_loaders is None:
             workers = self.config.num_workers
             self._monitor_loaders = (
-                self.make_loader(workers), make_eval_loader(self.split, model.encoder, workers, self.device)
-            )  # fmt: skip
+                self.make_loader(workers),
+                make_eval_loader(self.split, model.encoder, workers, self.device, keep_workers=True),
+            )
             for loader in self._monitor_loaders:
                 loader.start_workers()
         return self._monitor_loaders
+
+    def stop_workers(self) -> None:
+        """Stop the processes that read files for training and monitoring."""
+        for loader in (self.view_loader, *(self._monitor_loaders or ())):
+            loader.stop_workers()
 
     def finish_model(self, model: MultiViewModel) -> None:
         """Complete a trained model before it is saved."""

@@ -131,6 +131,9 @@ class Trainer:
                 logger.info(line)
             if self.config.init is not None and self.step_number == 0:
                 self.save()  # then the run can be resumed without the files of its initial weights
+            if self.is_rank_zero and self.step_number < self.total_steps:
+                # Forking workers later, while other ranks wait in a collective, may hang.
+                self.task.start_monitor_workers(self.model)
             self.progress = StepProgress(self.total_steps, self.step_number)
             try:
                 with SignalCatcher() as stop, closing(self.progress):
@@ -140,6 +143,7 @@ class Trainer:
                             self.step_number += 1
                             self.after_step({"step": self.step_number, "epoch": epoch, **row})
                             self.check_stop(stop)
+                    self.task.stop_workers()
                     self.finish()
                 if self.is_rank_zero and self.evaluate_model:
                     self.evaluate(self.evaluate_model, stop.signum)
