@@ -72,7 +72,7 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
         config = _resolve_images(_set_custom_size(config, spec, train, objects), spec, images)
     columns = [train[name] for name in spec.modalities]
     is_small = len(train) <= SMALL_DATA and all(isinstance(column, Sequences) for column in columns)
-    config = _resolve_optimization(config, len(images) == len(columns), is_small)
+    config = resolve_optimization(config, is_image_only=len(images) == len(columns), is_small=is_small)
     return _resolve_feature_encoders(config, is_small)
 
 
@@ -150,7 +150,7 @@ def _resolve_feature_encoders(config: Config, is_small: bool) -> Config:
     )
 
 
-def _resolve_optimization(config: Config, is_image_only: bool, is_small: bool) -> Config:
+def resolve_optimization(config: Config, *, is_image_only: bool, is_small: bool = False) -> Config:
     """Choose optimizer, learning rate, weight decay and temperature; docs/modalities.md explains `is_small`."""
     optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
     learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]

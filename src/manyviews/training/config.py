@@ -257,7 +257,9 @@ class Config:
         max_views = 0 if self.loss == CUSTOM else get_loss(self.loss).max_views
         count = self.num_views
         if count == 1 and not self.supervised:
-            raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {self.views[0]}:2")
+            (item,) = ViewSpec.parse(self.views).items
+            (twice,) = ViewSpec((dataclasses.replace(item, count=2),)).to_texts()
+            raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {twice}")
         if count > max_views > 0 and not self.supervised:
             raise ConfigError(f"{self.loss} supports {max_views} views, got {count}: try pwe-{self.loss}")
 
@@ -393,9 +395,9 @@ def _coerce(kind: Any, value: Any) -> Any:
     if origin is tuple:
         if inner == (str, ...) and isinstance(value, (str, int)) and not isinstance(value, bool):
             value = str(value).split()
-        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        if isinstance(value, str):
+        if not isinstance(value, (list, tuple)):
             raise TypeError
+        kinds = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         return tuple(_coerce(k, v) for k, v in zip(kinds, value, strict=True))
     if origin is Literal:  # YAML parses 32 as a number
         return inner[inner.index(str(value))]

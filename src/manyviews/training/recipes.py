@@ -42,7 +42,7 @@ def get_default_recipe(data: str) -> Config:
 
     Examples:
         >>> get_default_recipe("cifar10").encoder, get_default_recipe("~/pictures").encoder
-        ('resnet18', 'resnet-small')
+        (('resnet18',), ('resnet-small',))
     """
     return RECIPES[data] if data in RECIPES else replace(RECIPES["photos"], data=data)
 

@@ -203,7 +203,8 @@ class TrainingTask:
     def monitor_loaders(self) -> tuple[ViewLoader, ViewLoader]:
         """Loaders for `monitor`, of augmented views and of one view of each modality."""
         workers = self.config.num_workers
-        return self.make_loader(workers), make_eval_loader(self.split, self.encoder_config, workers, self.device)
+        options = self.encoder_config, workers, self.device
+        return self.make_loader(workers), make_eval_loader(self.split, *options, keep_workers=True)
 
     def start_workers(self, monitors: bool) -> None:
         """Start the processes that read files, which live as long as the training.
@@ -212,6 +213,11 @@ class TrainingTask:
         """
         for loader in (self.view_loader, *(self.monitor_loaders if monitors else ())):
             loader.start_workers()
+
+    def stop_workers(self) -> None:
+        """Stop the processes that read files for training and monitoring."""
+        for loader in (self.view_loader, *self.__dict__.get("monitor_loaders", ())):
+            loader.stop_workers()
 
     def finish_model(self, model: MultiViewModel) -> None:
         """Complete a trained model before it is saved."""
