@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import manyviews as mv
-from manyviews.loading import ModalityLoader, list_epoch_batches
+from manyviews.loading import ModalityLoader, EpochBatches
 from manyviews.metrics import fit_linear_probe
 from manyviews.models import MultimodalEmbedder, MultimodalEncoder
 
@@ -42,7 +42,7 @@ embedder = MultimodalEmbedder(MultimodalEncoder.from_dataset(train, NAMES))
 loss_fn = mv.get_loss(options.loss)
 optimizer = torch.optim.AdamW(embedder.parameters(), 1e-3)
 for epoch in range(options.epochs):
-    for views, _ in ModalityLoader(train, NAMES)(epoch, list_epoch_batches(len(train), 128, seed=0, epoch=epoch)):
+    for views, _ in ModalityLoader(train, NAMES)(epoch, EpochBatches(len(train), 128, seed=0, epoch=epoch)):
         loss = loss_fn(embedder(views).z, mask=views[-1])  # views[-1]: mask (instances, modalities)
         optimizer.zero_grad()
         loss.backward()

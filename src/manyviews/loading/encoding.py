@@ -45,8 +45,8 @@ def make_eval_loader(
         spec.check_column(name, dataset[name])
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]
-    spec = ViewSpec(tuple(items))
-    return ViewLoader(dataset, spec, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
+    views = ViewSpec(tuple(items))
+    return ViewLoader(dataset, views, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
 
 
 def embed_instances(model: MultiViewModel, loader: ViewLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

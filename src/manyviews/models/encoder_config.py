@@ -56,7 +56,7 @@ class EncoderConfig:
     """The encoders of a `MultiViewEncoder`, and the encoder of each modality.
 
     Examples:
-        >>> specs = {"image": EncoderSpec("image", "resnet-small", size=32), "caption": EncoderSpec("text", "transformer")}
+        >>> specs = {"image": EncoderSpec("image", "resnet18", size=32), "caption": EncoderSpec("text", "transformer")}
         >>> config = EncoderConfig(specs, {"front": "image", "side": "image", "caption": "caption"}, dim=128)
         >>> config.list_modalities("image"), config.largest_size
         (['front', 'side'], 32)

@@ -73,7 +73,7 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
     columns = [train[name] for name in spec.modalities]
     is_small = len(train) <= SMALL_DATA and all(isinstance(column, Sequences) for column in columns)
     config = resolve_optimization(config, is_image_only=len(images) == len(columns), is_small=is_small)
-    return _resolve_feature_encoders(config, is_small)
+    return _resolve_feature_encoders(config, {column.kind for column in columns}, is_small)
 
 
 def _check_kinds(config: Config, kinds: set[str], spec: ViewSpec) -> None:
@@ -141,12 +141,13 @@ def _choose_stem(config: Config, spec: ViewSpec, is_large: bool) -> Stem | None:
     return "imagenet" if is_large else "small"
 
 
-def _resolve_feature_encoders(config: Config, is_small: bool) -> Config:
+def _resolve_feature_encoders(config: Config, kinds: set[str], is_small: bool) -> Config:
     """Choose the size of encoders; `is_small` for small data of sequences alone."""
+    layers = (2 if is_small else 3) if kinds & {"sequence", "text"} else None
     return dataclasses.replace(
         config,
         hidden_dim=config.hidden_dim or (64 if is_small else 128),
-        transformer_layers=config.transformer_layers or (2 if is_small else 3),
+        transformer_layers=config.transformer_layers or layers,
     )
 
 

@@ -6,7 +6,7 @@ from manyviews.transforms.center_crop import center_crop_batch as center_crop_ba
 from manyviews.transforms.center_crop import infer_image_size as infer_image_size
 from manyviews.transforms.custom import CustomTransform as CustomTransform
 from manyviews.transforms.custom import make_custom_transform as make_custom_transform
-from manyviews.transforms.custom import seed_random_states as seed_random_states
+from manyviews.transforms.custom import set_random_states as set_random_states
 from manyviews.transforms.feature_transforms import SequenceTransform as SequenceTransform
 from manyviews.transforms.feature_transforms import VectorTransform as VectorTransform
 from manyviews.transforms.simclr import MultiCrop as MultiCrop

@@ -43,7 +43,7 @@ class CustomTransform(ImageTransform):
         for image, i in zip(images, index.tolist(), strict=True):
             pil_image = Image.fromarray(image.expand(3, -1, -1).permute(1, 2, 0).cpu().contiguous().numpy())
             for view in range(first_view, first_view + views):
-                with seed_random_states(int(hash_key(seed, epoch, i, view))):
+                with set_random_states(int(hash_key(seed, epoch, i, view))):
                     rows.append(self._to_tensor(self.function(pil_image)))
         return torch.stack(rows).unflatten(0, (len(images), views)).to(images[0].device)
 
@@ -75,7 +75,7 @@ def make_custom_transform(function: Callable[[Image.Image], Any], example: Tenso
         8
     """
     pil_image = Image.fromarray(example.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
-    with seed_random_states(0):
+    with set_random_states(0):
         view = function(pil_image)
     view = pil_to_tensor(view) if isinstance(view, Image.Image) else view
     if not isinstance(view, Tensor) or view.dim() != 3 or view.shape[1] != view.shape[2]:
@@ -85,7 +85,7 @@ def make_custom_transform(function: Callable[[Image.Image], Any], example: Tenso
 
 
 @contextmanager
-def seed_random_states(seed: int) -> Iterator[None]:
+def set_random_states(seed: int) -> Iterator[None]:
     """Within this context, torch, numpy and the standard library draw the random numbers of a seed."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 (transforms of others use it)
     try:
