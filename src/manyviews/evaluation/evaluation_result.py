@@ -80,9 +80,13 @@ class SubsetScore:
             raise ValueError(f"every probe of the subset {' + '.join(self.modalities)} must have the same metrics")
 
 
+ALL_OTHERS = "all others"
+"""Source of retrieval by the mean embedding of all modalities but the target."""
+
+
 @dataclass(frozen=True)
 class RetrievalScore:
-    """Retrieval of the target modality by the source modality of the same instance."""
+    """Retrieval of the target modality by the source modality, or by `ALL_OTHERS`, of the same instance."""
 
     source: str
     target: str

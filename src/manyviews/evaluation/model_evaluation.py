@@ -66,7 +66,7 @@ from manyviews.metrics import (
     fit_regression_probe,
 )
 from manyviews.models import MultiViewEncoder, MultiViewModel
-from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, TrainingTask
+from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, CustomObjects, TrainingTask
 from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
 
 Probe = Callable[[Tensor], Tensor]
@@ -74,10 +74,15 @@ Probe = Callable[[Tensor], Tensor]
 
 
 def evaluate_modalities(
-    model: MultiViewModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool
+    model: MultiViewModel,
+    data: DatasetDict,
+    config: Config,
+    eval_config: EvaluationConfig,
+    same_data: bool,
+    objects: CustomObjects | None = None,
 ) -> dict[str, Any]:
     """Return the fields of an `EvaluationResult` for a model."""
-    split, task = choose_test_split(data, eval_config), TrainingTask(config, data, torch.device("cpu"))
+    split, task = choose_test_split(data, eval_config), TrainingTask(config, data, torch.device("cpu"), objects)
     # missing_rate applies to the probe's training instances too, drop_modalities to test instances only.
     data = dataclasses.replace(data, splits={**data.splits, "train": task.split})
     tests, names = Subset.of(data, split), model.encoder.modalities
@@ -164,7 +169,8 @@ class _ModelEvaluation:
         if self.eval_config.baselines:
             # The split already lacks the modalities that missing_rate removes.
             config = dataclasses.replace(self.config, missing_rate=0.0)
-            untrained = TrainingTask(config, self.data, torch.device("cpu")).build_model().encoder.to(self.device)
+            task = TrainingTask(config, self.data, torch.device("cpu"), self.task.objects)
+            untrained = task.build_model().encoder.to(self.device)
             set_mean_representation(untrained, self.train_loader, self.train.index)
             scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)), encoder=untrained)
         scores["trained"] = self.score(*map(_concatenate, encoded), encoder=encoder)

@@ -6,7 +6,7 @@ results show mean and standard deviation over them, for instance over seeds.
 
 from collections.abc import Iterable, Sequence
 
-from manyviews.evaluation.evaluation_result import EvaluationResult, Geometry, Representation, SubsetProbe
+from manyviews.evaluation.evaluation_result import ALL_OTHERS, EvaluationResult, Geometry, Representation, SubsetProbe
 from manyviews.metrics import GEOMETRY_HELP
 from manyviews.utils import Cell, Row, Table, format_mean_std
 
@@ -147,7 +147,8 @@ def make_retrieval_table(result: EvaluationResult) -> Table | None:
         return None
     names, pairs = result.kept_modalities, {(pair.source, pair.target): pair for pair in result.retrieval}
     rows = []
-    for source in names:
+    sources = list(dict.fromkeys(pair.source for pair in result.retrieval))
+    for source in sorted(sources, key=[*names, ALL_OTHERS].index):
         cells = []
         for target in names:
             pair = pairs.get((source, target))

@@ -8,7 +8,7 @@ from torch import Tensor
 from manyviews.data import Dataset, DatasetError, Images
 from manyviews.loading.view_loader import ViewLoader
 from manyviews.loading.view_spec import ModalityViews, ViewSpec
-from manyviews.models import MultiViewEncoder, MultiViewModel, ViewBatch, eval_mode
+from manyviews.models import EncoderConfig, MultiViewEncoder, MultiViewModel, ViewBatch, eval_mode
 from manyviews.transforms import CenterCrop, SimCLRTransform
 from manyviews.utils import EVAL_EPOCH, track
 
@@ -24,18 +24,22 @@ def choose_eval_batch_size(size: int) -> int:
 
 
 def make_eval_loader(
-    dataset: Dataset, encoder: MultiViewEncoder, num_workers: int = 0, device: torch.device | None = None
+    dataset: Dataset,
+    encoder: MultiViewEncoder | EncoderConfig,
+    num_workers: int = 0,
+    device: torch.device | None = None,
 ) -> ViewLoader:
     """Make a loader of one view of each modality of an encoder, without augmentation: the center crop of images.
 
     Raises:
         DatasetError: the dataset lacks a modality, or has one of another kind or number of features.
     """
-    if encoder.config is None:
+    config = encoder if isinstance(encoder, EncoderConfig) else encoder.config
+    if config is None:
         raise ValueError("the encoder has no config: build it with MultiViewEncoder.from_config")
     items = []
-    for name, key in encoder.config.modalities.items():
-        spec = encoder.config.encoders[key]
+    for name, key in config.modalities.items():
+        spec = config.encoders[key]
         spec.check_column(name, dataset[name])
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]

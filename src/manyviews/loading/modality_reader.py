@@ -45,6 +45,11 @@ class ModalityReader:
     pixels: Tensor | None = field(default=None, repr=False)
     """Images in memory, on the device where views are made."""
 
+    @property
+    def uses_workers(self) -> bool:
+        """Whether worker processes read the modality."""
+        return isinstance(self.column, Images) and self.pixels is None
+
     def read(self, index: Tensor, epoch: int) -> Loaded:
         mask = self.column.get_mask()[index]
         rows = index[mask]

@@ -78,7 +78,7 @@ class ViewLoader:
             name: self._make_reader(name, items, replace_corrupt and len(self.items) == 1)
             for name, items in self.items.items()
         }
-        self.file_readers = {name: reader for name, reader in self.readers.items() if reader.column.reads_files}
+        self.file_readers = {name: reader for name, reader in self.readers.items() if reader.uses_workers}
         self.has_missing = any(reader.column.mask is not None for reader in self.readers.values()) or any(
             not reader.replace_corrupt for reader in self.file_readers.values()
         )
@@ -86,10 +86,13 @@ class ViewLoader:
     def _make_reader(self, name: str, items: list[int], replace_corrupt: bool) -> ModalityReader:
         column = self.dataset[name]
         pixels = column.values if isinstance(column, Images) and isinstance(column.values, Tensor) else None
+        transforms = [self.transforms[i] for i in items]
+        if any(isinstance(transform, ImageTransform) and transform.uses_workers for transform in transforms):
+            pixels = None
         return ModalityReader(
             column,
             [self.spec.items[i].count for i in items],
-            [self.transforms[i] for i in items],
+            transforms,
             [self.spec.first_views[i] for i in items],
             self.seed,
             replace_corrupt,

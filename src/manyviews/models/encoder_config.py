@@ -56,8 +56,8 @@ class EncoderConfig:
     """The encoders of a `MultiViewEncoder`, and the encoder of each modality.
 
     Examples:
-        >>> specs = {"image": EncoderSpec("image", "resnet-small", size=32), "caption": EncoderSpec("text", "transformer")}
-        >>> config = EncoderConfig(specs, {"front": "image", "side": "image", "caption": "caption"}, dim=128)
+        >>> specs = {"i": EncoderSpec("image", "resnet-small", size=32), "t": EncoderSpec("text", "transformer")}
+        >>> config = EncoderConfig(specs, {"front": "i", "side": "i", "caption": "t"}, dim=128)
         >>> config.list_modalities("image"), config.largest_size
         (['front', 'side'], 32)
     """
@@ -88,13 +88,13 @@ def list_encoders(kind: str) -> list[str]:
 def check_encoder_name(kind: str, name: str) -> None:
     """Raise a ValueError unless there is an encoder of this name for a kind of modality."""
     is_external = kind == "image" and name.partition(":")[0] in ("timm", "torchvision") and ":" in name
-    if not is_external and name not in list_encoders(kind):
+    if not is_external and name not in [*list_encoders(kind), CUSTOM]:
         raise ValueError(f"no encoder {name!r} for {kind}{suggest(name, list_encoders(kind))}")
 
 
 def select_options(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Select the options that an encoder accepts and that are not None."""
-    build = ENCODERS.get(name) if kind == "image" else FEATURE_ENCODERS[kind][name]
+    build = ENCODERS.get(name) if kind == "image" else FEATURE_ENCODERS[kind].get(name)
     accepted = () if build is None else inspect.signature(build).parameters
     return {key: value for key, value in options.items() if key in accepted and value is not None}
 
@@ -107,6 +107,8 @@ def build_encoder(spec: EncoderSpec) -> nn.Module:
         128
     """
     check_encoder_name(spec.kind, spec.name)
+    if spec.name == CUSTOM:
+        raise ValueError("the encoder is a module of yours: pass it, as in mv.load_encoder(PATH, encoder=MODULE)")
     if spec.kind != "image":
         return FEATURE_ENCODERS[spec.kind][spec.name](**spec.options)
     # Encoders of other packages compute buffers when they are built, so the meta device must not apply.

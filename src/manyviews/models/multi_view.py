@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from manyviews.models.encoder_config import EncoderConfig, build_encoder
+from manyviews.models.encoder_config import CUSTOM, EncoderConfig, build_encoder
 from manyviews.models.encoders import get_representation_dim, switch_to_eval
 from manyviews.models.heads import ProjectionHead
 from manyviews.models.view_batch import ViewBatch
@@ -82,11 +83,28 @@ class MultiViewEncoder(nn.Module):
         """Mean representation (modalities, dim) of the training split; `fuse` uses it for missing modalities."""
 
     @classmethod
-    def from_config(cls, config: EncoderConfig, *, per_view_batch_norm: bool = False) -> "MultiViewEncoder":
-        """Build the encoders of a config, with random weights."""
-        encoders = {name: build_encoder(spec) for name, spec in config.encoders.items()}
-        sizes = {name: spec.size for name, spec in config.encoders.items() if spec.size}
-        dims = {name: _get_dim(name, encoders[name], torch.zeros(1, 3, size, size)) for name, size in sizes.items()}
+    def from_config(
+        cls,
+        config: EncoderConfig,
+        *,
+        per_view_batch_norm: bool = False,
+        modules: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> "MultiViewEncoder":
+        """Build the encoders of a config, with random weights; `modules` are those that a user has built."""
+        encoders = {
+            name: modules[name] if name in modules else build_encoder(spec) for name, spec in config.encoders.items()
+        }
+        dims = {}
+        for name, spec in config.encoders.items():
+            if spec.name == CUSTOM or spec.size:
+                image = torch.zeros(1, 3, spec.size, spec.size) if spec.size else None
+                dims[name] = spec.options.get("dim") or _get_dim(name, encoders[name], image)
+        custom = {
+            name: replace(spec, options={"dim": dims[name]})
+            for name, spec in config.encoders.items()
+            if spec.name == CUSTOM
+        }
+        config = replace(config, encoders={**config.encoders, **custom})
         encoder = cls(
             encoders, config.modalities, dim=config.dim, encoder_dims=dims, per_view_batch_norm=per_view_batch_norm
         )

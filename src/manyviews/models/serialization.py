@@ -3,6 +3,7 @@
 Reading a file never executes code from it.
 """
 
+import copy
 import json
 import operator
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -50,26 +52,30 @@ def serialize_module(module: nn.Module, config: EncoderConfig | None = None) -> 
     return save(state, None if config is None else {METADATA_KEY: json.dumps(asdict(config))})
 
 
-def load_encoder_file(path: Path) -> MultiViewEncoder:
-    """Load an encoder from a file, in evaluation mode.
+def load_encoder_file(path: Path, modules: Mapping[str, nn.Module] = MappingProxyType({})) -> MultiViewEncoder:
+    """Load an encoder from a file, in evaluation mode; `modules` are those that a user has built, by modality or kind.
 
     Raises:
         EncoderError: the file is corrupt, or its weights do not fit its config.
     """
     config = read_encoder_config(path)
-    if custom := [name for name, spec in config.encoders.items() if spec.name == CUSTOM]:
+    custom = {name: spec.kind for name, spec in config.encoders.items() if spec.name == CUSTOM}
+    built = {name: modules.get(name, modules.get(kind, modules.get(""))) for name, kind in custom.items()}
+    given = {name: copy.deepcopy(module) for name, module in built.items() if module is not None}
+    if missing := [name for name in custom if name not in given]:
         raise EncoderError(
-            f"the encoder of {custom[0] or 'the run'} in {path} is a module of yours: build it, make a "
-            "MultiViewEncoder of it and load the weights with safetensors.torch.load_model"
+            f"the encoder of {missing[0]} in {path} is a module of yours: pass it, as in "
+            f"mv.load_encoder({str(path)!r}, encoder=MODULE)"
         )
     # Build on the meta device: the header is untrusted and could request any size. Not all timm and torchvision models
     # support it, so their allocations are counted instead.
     try:
         with torch.device("meta"), _LimitedAllocation(Budget(path, path.stat().st_size)):
-            encoder = MultiViewEncoder.from_config(config)
+            encoder = MultiViewEncoder.from_config(config, modules=given)
         for name, spec in config.encoders.items():
             if (
                 spec.size
+                and name not in given
                 and LAYER_BYTES * _count_largest_output(encoder.get_encoder(name), spec.size) > get_memory_limit()
             ):
                 raise ValueError(f"one image of {spec.size} x {spec.size} needs more than the available memory")

@@ -1,11 +1,14 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
 from manyviews.training.build import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
+from manyviews.training.callbacks import Callback as Callback
 from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
 from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS
 from manyviews.training.config import Config as Config
 from manyviews.training.config import ConfigError as ConfigError
 from manyviews.training.config import coerce_field as coerce_field
+from manyviews.training.custom_objects import CustomObjects as CustomObjects
+from manyviews.training.custom_objects import TransformLike as TransformLike
 from manyviews.training.fabric import create_fabric as create_fabric
 from manyviews.training.fabric import run_on_rank_zero as run_on_rank_zero
 from manyviews.training.grad_cache import grad_cache_backward as grad_cache_backward

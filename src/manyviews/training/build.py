@@ -7,17 +7,28 @@ import dataclasses
 from manyviews.data import Dataset, DatasetDict, Features, Images
 from manyviews.loading import ViewSpec
 from manyviews.models import (
+    CUSTOM,
     ENCODERS,
     EncoderConfig,
     EncoderSpec,
     MultiViewEncoder,
-    Standardize,
+    SequenceEncoder,
     Stem,
+    VectorEncoder,
     check_encoder_name,
     select_options,
 )
 from manyviews.training.config import KIND_FIELDS, Config, ConfigError
-from manyviews.transforms import SimCLRTransform, Transform, infer_image_size
+from manyviews.training.custom_objects import CustomObjects
+from manyviews.transforms import (
+    FeatureTransform,
+    ImageTransform,
+    SimCLRTransform,
+    Transform,
+    infer_image_size,
+    make_custom_transform,
+)
+from manyviews.utils import describe_type
 
 LARGE_IMAGE_SIZE = 64
 """Views with longer sides than this use the ImageNet defaults of stem, jitter and blur."""
@@ -25,7 +36,7 @@ OPTIMIZER_DEFAULTS = {"sgd": (1.0, 1e-6), "lars": (0.3, 1e-6), "adamw": (1e-3, 1
 """Learning rate and weight decay of each optimizer."""
 
 
-def resolve_views(config: Config, data: DatasetDict) -> Config:
+def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> Config:
     """Fill in the fields that depend on the data: views, sizes of images, transforms, optimization.
 
     Raises:
@@ -48,7 +59,7 @@ def resolve_views(config: Config, data: DatasetDict) -> Config:
     _check_kinds(config, {train[name].kind for name in spec.modalities}, spec)
     images = [column for name in spec.modalities if isinstance(column := train[name], Images)]
     if images:
-        config = _resolve_images(config, spec, images)
+        config = _resolve_images(_set_custom_size(config, spec, train, objects), spec, images)
     return _resolve_optimization(config, is_image_only=len(images) == len(spec.modalities))
 
 
@@ -63,6 +74,32 @@ def _check_kinds(config: Config, kinds: set[str], spec: ViewSpec) -> None:
         key = text.partition("=")[0] if "=" in text else "image"
         if key not in keys:
             raise ConfigError(f"--encoder {text}: there is no modality or kind {key!r}, only {', '.join(sorted(keys))}")
+
+
+def _set_custom_size(config: Config, spec: ViewSpec, train: Dataset, objects: CustomObjects) -> Config:
+    """Set the size of images to that of the user's transforms."""
+    transforms = (_find_transform(item.modality, train, objects) for item in spec.items)
+    sizes = {transform.size for transform in transforms if isinstance(transform, ImageTransform)}
+    requested = {item.size for item in spec.items if item.size} | ({config.image_size} if config.image_size else set())
+    if sizes and (len(sizes) > 1 or not requested <= sizes):
+        got = ", ".join(map(str, sorted(sizes | requested)))
+        raise ConfigError(f"your transforms make views of one size, which must be that of the config, got {got}")
+    return dataclasses.replace(config, image_size=sizes.pop()) if sizes else config
+
+
+def _find_transform(modality: str, train: Dataset, objects: CustomObjects) -> Transform | None:
+    """Return the user's transform of a modality, or None."""
+    column = train[modality]
+    transform = objects.find_transform(modality, column.kind)
+    if transform is None or isinstance(transform, ImageTransform | FeatureTransform):
+        return transform
+    if not isinstance(column, Images):
+        raise ConfigError(f"the transform of {modality} must be a FeatureTransform, got {describe_type(transform)}")
+    example = column.show(int(column.get_mask().nonzero()[0]))
+    try:
+        return make_custom_transform(transform, example)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _resolve_images(config: Config, spec: ViewSpec, images: list[Images]) -> Config:
@@ -119,11 +156,12 @@ def make_spec(config: Config, data: DatasetDict) -> ViewSpec:
     )
 
 
-def build_transforms(config: Config, spec: ViewSpec, _train: Dataset) -> list[Transform | None]:
+def build_transforms(config: Config, spec: ViewSpec, train: Dataset, objects: CustomObjects) -> list[Transform | None]:
     """Build the transform of each item of a spec."""
     largest = max((item.size for item in spec.items), default=0)
     return [
-        SimCLRTransform(
+        _find_transform(item.modality, train, objects)
+        or SimCLRTransform(
             item.size,
             jitter_strength=config.jitter_strength or 0.0,
             blur_prob=config.blur_prob or 0.0,
@@ -135,7 +173,7 @@ def build_transforms(config: Config, spec: ViewSpec, _train: Dataset) -> list[Tr
     ]
 
 
-def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset) -> EncoderConfig:
+def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects: CustomObjects) -> EncoderConfig:
     """Choose the architecture of each encoder of a spec.
 
     Raises:
@@ -145,6 +183,7 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset) -> Enco
     for modality, key in spec.encoders.items():
         column = train[modality]
         name = config.get_encoder_name(modality, column.kind) or column.default_encoder
+        name = CUSTOM if objects.find_encoder(modality, column.kind) is not None else name
         try:
             check_encoder_name(column.kind, name)
         except ValueError as error:
@@ -162,8 +201,6 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset) -> Enco
 def fit_standardization(encoder: MultiViewEncoder, train: Dataset) -> None:
     """Standardize features with the statistics of a training split."""
     for modality, key in encoder.encoder_of_modality.items():
-        column = train[modality]
-        if isinstance(column, Features):
-            standardize = encoder.get_encoder(key).standardize
-            assert isinstance(standardize, Standardize)
-            standardize.fit(column.collect_valid())
+        column, module = train[modality], encoder.get_encoder(key)
+        if isinstance(column, Features) and isinstance(module, SequenceEncoder | VectorEncoder):
+            module.standardize.fit(column.collect_valid())

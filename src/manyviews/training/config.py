@@ -15,7 +15,7 @@ import yaml
 
 from manyviews.loading import ViewSpec, count_instances_per_batch
 from manyviews.losses import get_loss
-from manyviews.models import Stem, check_encoder_name
+from manyviews.models import CUSTOM, Stem, check_encoder_name
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import Device, describe_type, parse_yaml, suggest
 
@@ -46,8 +46,8 @@ class Config:
     """
 
     data: str = "photos"
-    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl, .parquet)
-    or a .npz, .npy, .pkl or .mat file."""
+    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl,
+    .parquet) or a .npz, .npy, .pkl or .mat file."""
     max_instances: int | None = None
     """Use at most this many training instances. Default: all."""
     subset: LimitOrder = "sample"
@@ -59,7 +59,7 @@ class Config:
     follow_symlinks: bool = False
     """Follow symbolic links that lead out of the folder of the data."""
     kinds: tuple[str, ...] = ()
-    """Kinds of a table's columns that are recognized wrongly: COLUMN=KIND, with image, text, sequence, vector or skip."""
+    """Kinds of a table's columns that are not recognized: COLUMN=KIND, with image, text, sequence, vector or skip."""
     id_column: str | None = None
     """Column of a table with the ids of its rows. Default: id."""
     split_column: str | None = None
@@ -87,8 +87,8 @@ class Config:
     """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
     encoder: tuple[str, ...] = ("resnet-small",)
-    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of one
-    modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
+    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of
+    one modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
     separate_encoders: bool = False
     """Give each image modality an encoder of its own, instead of one that they share."""
     stem: Stem | None = None
@@ -237,10 +237,11 @@ class Config:
 
     def check_num_views(self) -> None:
         """Raise a ConfigError if the loss cannot use this number of views; 0 means that it is not known yet."""
-        max_views, count = get_loss(self.loss).max_views, self.num_views
+        max_views = 0 if self.loss == CUSTOM else get_loss(self.loss).max_views
+        count = self.num_views
         if count == 1 and not self.supervised:
             raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {self.views[0]}:2")
-        if count > max_views and not self.supervised:
+        if count > max_views > 0 and not self.supervised:
             raise ConfigError(f"{self.loss} supports {max_views} views, got {count}: try pwe-{self.loss}")
 
     def with_loss_defaults(self) -> Config:
@@ -251,6 +252,8 @@ class Config:
             >>> config.temperature, config.learn_temperature
             (0.1, True)
         """
+        if self.loss == CUSTOM:
+            return self
         temperature, learned = self.temperature, self.learn_temperature
         if temperature is None:
             temperature = float(get_loss(self.loss, learn_temperature=False).temperature)

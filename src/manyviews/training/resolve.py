@@ -6,13 +6,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import nn
 
 from manyviews.data import DatasetDict, as_path
 from manyviews.loading import ViewSpec
 from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
+from manyviews.models import CUSTOM
 from manyviews.training.build import resolve_views
 from manyviews.training.config import DEFAULT_BATCH_SIZE, Config, ConfigError
-from manyviews.training.task import AnyLoss, TrainingTask, choose_monitor_size
+from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.task import TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
 
 AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | dict.fromkeys(
@@ -25,21 +28,29 @@ AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | 
 CPU = torch.device("cpu")
 
 
-def resolve_task(config: Config, data: DatasetDict, ranks: int, device: torch.device = CPU) -> TrainingTask:
+def resolve_task(
+    config: Config,
+    data: DatasetDict,
+    ranks: int,
+    device: torch.device = CPU,
+    objects: CustomObjects | None = None,
+) -> TrainingTask:
     """Fill in the fields that depend on data and loss, and make the task of the resulting config.
 
     Raises:
         ConfigError: config and data are incompatible.
     """
-    train = data["train"]
+    train, objects = data["train"], objects or CustomObjects()
+    objects.check(config.loss, config.encoder)
     if config.loss == "supcon" and train.class_labels is None:
         raise ConfigError(f"supcon requires class labels, {data.name} has none: try ntxent")
     if config.supervised and train.labels is None:
         raise ConfigError(f"supervised training requires labels, {data.name} has none")
-    config = resolve_views(config.with_loss_defaults(), data)
+    config = resolve_views(config.with_loss_defaults(), data, objects)
     if config.monitor_size is None:
         config = dataclasses.replace(config, monitor_size=choose_monitor_size(len(train)))
-    task = TrainingTask(config, data, device)
+    task = TrainingTask(config, data, device, objects)
+    task.check_loss()
     task.config = _resolve_batch_size(task, ranks)
     if ranks > 1 and config.sync_batch_norm:
         normalized = [train[name] for name in task.spec.modalities if train[name].uses_batch_norm]
@@ -70,7 +81,7 @@ def _resolve_batch_size(task: TrainingTask, ranks: int) -> Config:
     return config
 
 
-def build_loss(config: Config) -> AnyLoss:
+def build_loss(config: Config) -> nn.Module:
     """Build the loss of a config."""
     if config.supervised:
         return SupervisedLoss()
@@ -85,7 +96,7 @@ def with_absolute_paths(config: Config) -> Config:
     path = as_path(config.data)
     return dataclasses.replace(
         config,
-        data=str(path.resolve()) if path and path.exists() else config.data,
+        data=str(path.resolve()) if path and path.exists() and config.data != CUSTOM else config.data,
         class_list=None if config.class_list is None else config.class_list.expanduser().resolve(),
         init=None if config.init is None else config.init.expanduser().resolve(),
     )
