@@ -13,7 +13,7 @@ from manyviews.data import load_dataset
 from manyviews.export import draw_contact_sheet, save_png
 from manyviews.losses import LOSSES
 from manyviews.runs import Run
-from manyviews.training import RECIPES, Config, build_transform, resolve_task
+from manyviews.training import RECIPES, Config, resolve_task
 from manyviews.utils import draw_permutation
 from tests.helpers.command_line import manyviews
 

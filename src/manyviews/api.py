@@ -18,6 +18,7 @@ from torch import nn
 
 from manyviews.data import DatasetDict
 from manyviews.evaluation import EvaluationConfig, evaluate_model, load_evaluation
+from manyviews.loading import ViewSpec
 from manyviews.models import CUSTOM, MultiViewModel
 from manyviews.runs import Run, init_from_run
 from manyviews.training import (
@@ -255,13 +256,22 @@ def _get_resume_config(run: Run, config: Config | None) -> Config:
     """Return the config to resume with; only epochs and fields that do not affect the result may differ."""
     if config is None:
         return run.config
-    config = with_absolute_paths(config).with_loss_defaults()
+    config = with_absolute_paths(config)
     unset = [name for name, value in AUTO_FIELDS.items() if getattr(config, name) == value]
-    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset})
+    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset}).with_loss_defaults()
+    if ViewSpec.parse(config.views).has_the_number(ViewSpec.parse(run.config.views)):
+        config = dataclasses.replace(config, views=run.config.views)
     if names := [name for name in run.config.list_changed_fields(config) if name != "epochs"]:
-        changes = ", ".join(f"{name} {getattr(run.config, name)} -> {getattr(config, name)}" for name in names)
+        changes = ", ".join(
+            f"{name} {_format_value(getattr(run.config, name))} -> {_format_value(getattr(config, name))}"
+            for name in names
+        )
         raise ConfigError(f"cannot resume {run.path} with changed fields: {changes}. Start a new run instead")
     return config
+
+
+def _format_value(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _get_default_output(config: Config) -> Path:

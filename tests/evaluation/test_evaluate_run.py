@@ -1,13 +1,13 @@
 """Values of `evaluate` on image runs: own data, other data, without labels, without a test set."""
 
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import manyviews as mv
@@ -33,8 +33,9 @@ from manyviews.metrics import (
 )
 from manyviews.models import EncoderError
 from manyviews.runs import Run, load_encoder
-from manyviews.training import ConfigError, build_transform
-from manyviews.transforms import center_crop_batch
+from manyviews.training import ConfigError
+from manyviews.training.task import split_monitored
+from manyviews.transforms import SimCLRTransform, center_crop_batch
 from manyviews.utils import resolve_device
 from tests.helpers.tiny_run import folder_of_images, tiny_config
 
@@ -57,14 +58,16 @@ def test_scores_equal_the_metric_functions(run: Path) -> None:
     assert load_evaluation(run) == load_evaluation(Run.open(run)) == result
     assert (result.dataset, result.split, result.tested_on_train_holdout) == ("photos", "test", False)
     assert (result.train_instances, result.test_instances) == (2500, 1000)
-    assert list(result.scores) == ["pixels", "untrained", "trained"]
+    assert list(result.scores) == ["majority", "raw_features", "untrained", "trained"]
+    assert result.scores["majority"] == Score(linear=0.1)
+    assert (result.modalities, result.subsets, result.retrieval) == (("image",), (), ())
 
     photos = mv.load_dataset("photos")
     encoder = mv.load_encoder(run)
     h, queries = encoder(photos["train"].images), encoder(photos["test"].images)
     labels, test_labels = photos["train"].labels, photos["test"].labels
     score = result.scores["trained"]
-    assert [scores.knn_k for scores in result.scores.values()] == [25, 25, 25]  # a tenth of 250 per class
+    assert [scores.knn_k for scores in result.scores.values()] == [None, 25, 25, 25]  # a tenth of 250 per class
     assert score.knn == (knn_classify(h, labels, queries) == test_labels).double().mean().item()
     assert score.linear == pytest.approx(
         fit_linear_probe(h, labels, num_classes=10).accuracy(queries, test_labels), abs=0.003
@@ -77,7 +80,7 @@ def test_scores_equal_the_metric_functions(run: Path) -> None:
         center_crop_batch(photos["test"].images, 16).flatten(1),
     )
     preds = knn_classify(pixels[0], labels, pixels[1])
-    assert result.scores["pixels"].knn == (preds == test_labels).double().mean().item()
+    assert result.scores["raw_features"].knn == (preds == test_labels).double().mean().item()
 
 
 @pytest.mark.slow
@@ -97,11 +100,11 @@ def test_knn_k_comes_from_the_config_then_the_run_then_the_default(run: Path, tm
 @pytest.mark.slow
 def test_better_baselines_are_reported(run: Path, capsys: pytest.CaptureFixture) -> None:
     result = evaluate(run, config=EvaluationConfig(label_fractions=(0.1,)))
-    pixels, trained = (result.scores[name] for name in ("pixels", "trained"))
+    pixels, trained = (result.scores[name] for name in ("raw_features", "trained"))
     assert pixels.linear > trained.linear  # it was trained on 80 photos
-    (line,) = [line for line in result.better_baselines if "worse than pixels" in line]
+    (line,) = [line for line in result.better_baselines if "worse than raw features" in line]
     expected = (
-        f"the trained encoder is worse than pixels: linear probe {trained.linear:.1%} against {pixels.linear:.1%}"
+        f"the trained encoder is worse than raw features: linear probe {trained.linear:.1%} against {pixels.linear:.1%}"
     )
     assert line.startswith(expected)
     assert line.endswith(" on 1,000 instances")
@@ -111,7 +114,7 @@ def test_better_baselines_are_reported(run: Path, capsys: pytest.CaptureFixture)
     assert f"Note: {line}.\n" in output
     assert "kNN (k = 25)" in output
     assert "photos: 1,000 test instances, 2,500 labels; lbfgs probe; few labels sampled 3 times.\n" in output
-    equal = {"pixels": Score(knn=0.9, linear=0.1), "trained": Score(knn=0.9, linear=0.1)}
+    equal = {"raw_features": Score(knn=0.9, linear=0.1), "trained": Score(knn=0.9, linear=0.1)}
     assert find_better_baselines(EvaluationResult("0", "a", "a", "test", scores=equal, test_instances=9)) == ()
 
 
@@ -121,7 +124,8 @@ def test_geometry_uses_training_views(run: Path) -> None:
     assert (geometry.instances, geometry.views) == (1000, 3)
     index = torch.arange(1000)
     images = mv.load_dataset("photos")["test"].images
-    views = build_transform(opened.config)(images, views=3, seed=0, epoch=2**31 - 1, index=index)
+    transform = SimCLRTransform(16, jitter_strength=0.5, blur_prob=0.0, crop_scale=(0.2, 1.0))
+    views = transform(images, views=3, seed=0, epoch=2**31 - 1, index=index)
     h, z = opened.load_model()(views)
     (of_h,), (of_z,) = geometry.h, geometry.z
     assert of_z.wasserstein == pytest.approx(wasserstein_uniformity(z).item(), abs=1e-4)
@@ -137,7 +141,7 @@ def test_transfer_without_a_test_set_evaluates_on_a_held_out_fifth(run: Path, tm
     result = evaluate(run, data=folder, config=EvaluationConfig(label_fractions=(0.5,), baselines=False, num_workers=0))
     assert (result.split, result.tested_on_train_holdout) == ("train", True)
     assert (result.train_instances, result.test_instances) == (32, 8)
-    assert list(result.scores) == ["trained"]
+    assert list(result.scores) == ["majority", "trained"]
     assert result.geometry.instances == 40
     (file,) = run.glob("evaluation-other-pictures-*.json")
     assert EvaluationResult.from_json(file.read_text()) == result
@@ -161,7 +165,7 @@ def test_without_labels_only_geometry_is_computed(run: Path, tmp_path: Path) -> 
     assert evaluate(run, data=tmp_path / "half.npz").skipped_reason.startswith("half has no labels in its test set")
 
 
-def test_images_with_regression_targets_have_no_class_scores(tmp_path: Path) -> None:
+def test_images_with_regression_targets_are_scored_by_l1_probes(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
     np.savez(tmp_path / "ages.npz", image=images, age=np.ones((40, 2)), label=np.arange(40) / 7)
     config = tiny_config(
@@ -169,9 +173,15 @@ def test_images_with_regression_targets_have_no_class_scores(tmp_path: Path) -> 
     )
     run = train(config, output=tmp_path / "run", quiet=True)
     assert "knn" not in run.read_metrics()[-1]
-    assert load_evaluation(run).skipped_reason == (
-        "the labels of ages are regression targets, not classes: no kNN and no linear probe"
-    )
+    result, labels = load_evaluation(run), run.load_data()["train"].labels
+    assert (result.is_regression, result.sentiment_scale, result.modalities) == (True, None, ("image",))
+    assert (result.train_instances, result.test_instances) == (32, 8)  # those that were monitored
+    assert list(result.scores) == ["majority", "raw_features", "untrained", "trained"]
+    assert [len(score.probes) for score in result.scores.values()] == [1, 3, 3, 3]
+    assert {score.linear for score in result.scores.values()} == {None}
+    trained, monitored, _ = split_monitored(40, run.config.seed, 8)
+    majority = (labels[monitored] - labels[trained].median()).abs().mean().item()
+    assert result.scores["majority"].probes[0]["MAE"] == pytest.approx(majority, rel=1e-5)
     with pytest.raises(ConfigError, match="supcon requires class labels, ages has none"):
         train(dataclasses.replace(config, loss="supcon"), output=tmp_path / "other", quiet=True)
 
@@ -235,8 +245,8 @@ def test_invalid_config_raises(finished_run: Path, eval_config: EvaluationConfig
         ({"label_fractions": 0.1}, "label_fractions in the evaluation must be a list, each item a number, got 0.1"),
         ({"num_regression_probes": 2.5}, "num_regression_probes in the evaluation must be an integer, got 2.5"),
         (
-            {"drop_modalities": "text"},
-            "drop_modalities in the evaluation must be a list, each item a string, got 'text'",
+            {"drop_modalities": 2.5},
+            "drop_modalities in the evaluation must be a list, each item a string, got 2.5",
         ),
     ],
 )
@@ -246,6 +256,7 @@ def test_config_field_of_the_wrong_type_raises(changes: dict, message: str) -> N
     assert EvaluationConfig(label_fractions=[0.1], drop_modalities=["text"]) == EvaluationConfig(
         label_fractions=(0.1,), drop_modalities=("text",)
     )
+    assert EvaluationConfig(drop_modalities="text audio").drop_modalities == ("text", "audio")
 
 
 def test_missing_or_unfinished_run_raises(run: Path, tmp_path: Path) -> None:
@@ -263,15 +274,16 @@ def test_missing_or_unfinished_run_raises(run: Path, tmp_path: Path) -> None:
 def test_head_of_another_architecture_raises(run: Path, tmp_path: Path) -> None:
     other = train(tiny_config(width_mult=0.25, embed_dim=8, epochs=1), output=tmp_path / "other", quiet=True)
     shutil.copy(other.path / "head.safetensors", run / "head.safetensors")
-    with pytest.raises(EncoderError, match="do not fit a projection from 64 to 16 dimensions"):
+    with pytest.raises(EncoderError, match="do not fit heads from 64 to 16 dimensions"):
         evaluate(run)
     assert load_encoder(run).dim == 64  # the encoder does not need the head
 
 
 def test_non_finite_encoder_raises(run: Path) -> None:
+    with safe_open(run / "encoder.safetensors", "pt") as file:
+        metadata = file.metadata()
     state = load_file(run / "encoder.safetensors")
-    state["conv1.weight"].fill_(torch.nan)
-    metadata = {"manyviews": json.dumps({"encoder": "resnet-small", "options": {"width": 0.125}, "size": 16})}
+    state["encoders.0.encoder.conv1.weight"].fill_(torch.nan)
     save_file(state, run / "encoder.safetensors", metadata)
     with pytest.raises(ValueError, match="representations must be finite"):
         evaluate(run, config=EvaluationConfig(baselines=False))

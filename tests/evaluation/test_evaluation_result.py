@@ -115,7 +115,7 @@ def test_class_scores_are_rows_of_representations() -> None:
     table = make_scores_table([IMAGES])
     assert table.list_texts() == [
         ["representation", "kNN (k = 25)", "linear probe", "25 labels"],
-        ["pixels", "25.0%", "37.5%", "20.0% ± 10.0"],
+        ["raw features", "25.0%", "37.5%", "20.0% ± 10.0"],
         ["untrained encoder", "20.0%", "30.0%", DASH],
         ["trained encoder", "50.0%", "62.5%", "40.0% ± 10.0"],
     ]
@@ -125,7 +125,7 @@ def test_class_scores_are_rows_of_representations() -> None:
     assert table.notes == [
         f"photos: {setup}.",
         "Note: 1 test class is new.",
-        "Note: the trained encoder is worse than pixels.",
+        "Note: the trained encoder is worse than raw features.",
     ]
 
 

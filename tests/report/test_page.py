@@ -107,13 +107,13 @@ def test_report_has_all_parts(image_run: Path, modal_run: Path, tmp_path: Path) 
     parts = {
         ("runs", ""): ["Comparison", "The runs use different datasets"],
         ("curves", ""): ["Training curves"],
-        ("run-0", "Configuration"): ["mv-dhel, temperature 0.5", "3 crops of 16 x 16 of each image"],
+        ("run-0", "Configuration"): ["mv-dhel, temperature 0.5", "image:3; images of 16 x 16"],
         ("run-0", "Reproduce"): ["manyviews train --recipe", "commit", "torch"],
         ("run-0", "Evaluation"): ["48 labels"],
         ("run-0", "Embedding map"): ["t-SNE of the representations of 40 test instances"],
         ("run-0", "Nearest neighbors"): ["have the query's class"],
         ("run-0", "Views of training instances"): ["in the first epoch"],
-        ("run-1", "Configuration"): ["the modalities text, audio, video"],
+        ("run-1", "Configuration"): ["viewstext, audio, videoencoderrepresentations of 16 dimensions"],
         ("run-1", "Accuracy by subset of modalities"): ["text + audio"],
         ("run-1", "Cross-modal retrieval"): ["Recall at 1"],
         ("run-1", "Geometry of modalities, embeddings z"): ["text and audio"],
@@ -123,7 +123,7 @@ def test_report_has_all_parts(image_run: Path, modal_run: Path, tmp_path: Path) 
         for text in texts:
             assert text in page.find(section, heading), (section, heading, text)
     for section in ("run-0", "run-1"):
-        for name in ("(?<!un)trained encoder", "untrained encoder", *["pixels"] * (section == "run-0")):
+        for name in ("(?<!un)trained encoder", "untrained encoder", *["raw features"] * (section == "run-0")):
             assert re.search(rf"{name}\d", page.find(section, "Evaluation")), name  # a row of the table, not a note
     titles = [attributes["aria-label"] or "" for attributes in page.all("svg") if "aria-label" in attributes]
     for name in ("Loss", "kNN", "Alignment", "Uniformity", "Rank", "RankMe", "Representations h", "Embeddings z"):
@@ -188,7 +188,7 @@ def test_unfinished_run_has_the_available_parts(image_run: Path, tmp_path: Path)
     assert "has no encoder yet" in page.text
     assert "Loss over steps" in str(page.elements)
     assert "No spectrum in evaluation.json: run." in page.find("spectrum")
-    assert "view 3" in page.find("run-0", "Views of training instances")
+    assert "image 3" in page.find("run-0", "Views of training instances")
     assert "* Last value in training" in page.find("runs")
     (run / "metrics.csv").unlink()
     assert "There is no metrics.csv yet." in make_page(run, to=tmp_path / "report.html").text
@@ -259,7 +259,7 @@ def test_damaged_file_is_reported_and_the_rest_remains(
     page = make_page(run, to=tmp_path / "report.html")
     assert message in page.text
     assert "mv-dhel, temperature 0.5" in page.find("run-0", "Configuration")
-    assert "view 3" in page.find("run-0", "Views of training instances")
+    assert "image 3" in page.find("run-0", "Views of training instances")
     if file != "encoder.safetensors":
         assert "have the query's class" in page.find("run-0", "Nearest neighbors")
     if file != "metrics.csv":
@@ -284,12 +284,16 @@ def test_fields_that_differ_from_the_recipe_are_listed(image_run: Path, modal_ru
     rerun = get_rerun_info(summary.run)
     changes = {change.field: (change.value, change.recipe_value) for change in rerun.changes}
     assert rerun.recipe == "photos"
-    assert changes["views"] == ("3", "4")
+    assert changes["views"] == ("image:3", "by the data")
+    assert changes["epochs"] == ("1", "by the data")
+    assert changes["learning_rate"] == ("0.5", "by the data")
     assert changes["width_mult"] == ("0.125", "none")
-    assert "cpu_threads" not in changes
+    assert not changes.keys() & {"cpu_threads", "optimizer", "weight_decay", "blur_prob"}
     rerun = get_rerun_info(load_summaries([modal_run])[0].run)
     assert rerun.recipe == "multimodal"
-    assert "modalities" not in {change.field for change in rerun.changes}
+    changes = {change.field: (change.value, change.recipe_value) for change in rerun.changes}
+    assert changes["epochs"] == ("1", "60")
+    assert not changes.keys() & {"views", "optimizer", "weight_decay"}
 
 
 def test_compared_runs_have_unique_names(image_run: Path, tmp_path: Path) -> None:
@@ -306,7 +310,7 @@ def test_compared_runs_have_unique_names(image_run: Path, tmp_path: Path) -> Non
 
 def test_knn_k_and_better_baselines_are_reported(image_run: Path, modal_run: Path, tmp_path: Path) -> None:
     result = json.loads((image_run / "evaluation.json").read_text())
-    message = "the trained encoder is worse than pixels: linear probe 10.0% against 20.0% on 1,000 instances"
+    message = "the trained encoder is worse than raw features: linear probe 10.0% against 20.0% on 1,000 instances"
     run = copy_run(image_run, tmp_path / "other", better_baselines=[message])
     text = make_page(run, modal_run, to=tmp_path / "report.html").text
     assert f"kNN (k = {result['scores']['trained']['knn_k']})" in text

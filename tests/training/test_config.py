@@ -7,8 +7,9 @@ import pytest
 import torch
 import yaml
 
+import manyviews as mv
 from manyviews.runs import Run
-from manyviews.training import RECIPES, Config, ConfigError, get_default_recipe, get_recipe
+from manyviews.training import RECIPES, Config, ConfigError, get_default_recipe, get_recipe, resolve_task
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -33,22 +34,40 @@ def test_recipes_match_the_paper() -> None:
             r.image_size,
         )
 
-    assert summarize("cifar10") == ("resnet18", "small", 200, 256, "sgd", 1.0, 0.01, 0.5, 32)
+    assert summarize("cifar10") == (("resnet18",), "small", 200, 256, "sgd", 1.0, 0.01, 0.5, 32)
     assert summarize("cifar100") == summarize("cifar10")
-    assert summarize("imagenet100") == ("resnet50", "imagenet", 200, 256, "sgd", 1.4, 0.1, 0.5, 224)
-    assert summarize("imagenet1k") == ("resnet50", "imagenet", 100, 512, "lars", 0.3, 0.1, 0.1, 224)
+    assert summarize("imagenet100") == (("resnet50",), "imagenet", 200, 256, "sgd", 1.4, 0.1, 0.5, 224)
+    assert summarize("imagenet1k") == (("resnet50",), "imagenet", 100, 512, "lars", 0.3, 0.1, 0.1, 224)
     for name in ("cifar10", "cifar100"):
         assert (RECIPES[name].jitter_strength, RECIPES[name].blur_prob, RECIPES[name].data) == (0.5, 0.0, name)
     for name in ("imagenet100", "imagenet1k"):
         assert (RECIPES[name].jitter_strength, RECIPES[name].blur_prob) == (1.0, 0.5)
     for name in ("ch-sims", "cmu-mosei"):
         r = RECIPES[name]
-        assert (r.task, r.optimizer, r.epochs, r.learning_rate) == ("multimodal", "adamw", 200, 1e-4)
+        assert (r.views, r.optimizer, r.epochs, r.learning_rate) == ((), "adamw", 200, 1e-4)
         assert (r.warmup_fraction, r.monitor_size, r.instances_per_batch) == (0.0, 0, 256)
         assert (r.hidden_dim, r.transformer_layers, r.transformer_heads, r.dropout) == (128, 3, 8, 0.1)
-    for recipe in (recipe for recipe in RECIPES.values() if recipe.task == "images"):
+    photos = resolve_task(RECIPES["photos"], mv.load_dataset("photos"), 1).config
+    for recipe in (photos, *(RECIPES[name] for name in ("cifar10", "cifar100", "imagenet100", "imagenet1k"))):
         assert (recipe.momentum, recipe.weight_decay, recipe.lars_trust_coefficient) == (0.9, 1e-6, 1e-3)
         assert recipe.crop_scale == ((0.2 if recipe.data == "photos" else 0.08), 1.0)
+
+
+def test_fields_that_are_not_set_follow_from_the_data() -> None:
+    def summarize(config: Config) -> tuple:
+        return config.views, config.epochs, config.optimizer, config.learning_rate, config.weight_decay
+
+    photos, digits = mv.load_dataset("photos"), mv.load_dataset("digits")
+    of_images = (("image:4",), 10, "sgd", 1.0, 1e-6)
+    of_features = (("pixels", "fourier", "profiles", "gradients"), 60, "adamw", 1e-3, 1e-2)
+    assert summarize(resolve_task(Config(), photos, 1).config) == of_images
+    assert summarize(resolve_task(Config(data="digits"), digits, 1).config) == of_features
+    assert summarize(resolve_task(RECIPES["multimodal"], digits, 1).config) == of_features
+    lars = resolve_task(Config(optimizer="lars", epochs=3, weight_decay=0.0), photos, 1).config
+    assert summarize(lars) == (("image:4",), 3, "lars", 0.3, 0.0)
+    adamw = resolve_task(Config(optimizer="adamw", views=2), photos, 1).config
+    assert summarize(adamw) == (("image:2",), 10, "adamw", 1e-3, 1e-2)
+    assert resolve_task(adamw, photos, 1).config == adamw
 
 
 def test_default_recipe_has_the_name_of_the_data_or_is_photos() -> None:
@@ -73,7 +92,7 @@ def test_recipe_file_changes_only_its_fields(tmp_path: Path) -> None:
         dataclasses.replace(
             recipe,
             loss="mv-dhel",
-            weight_decay=1e-6,
+            weight_decay=None,
             crop_scale=(0.2, 1.0),
             loggers=(),
             class_list=None,
@@ -88,12 +107,14 @@ def test_recipe_file_changes_only_its_fields(tmp_path: Path) -> None:
     [
         ("vews: 4", "unknown field 'vews' in .*: did you mean views"),
         ("zzz: 4", "unknown field 'zzz' in .*batch_counts_views, batch_size, blur_prob"),
-        ("views: four", "views in .* must be an integer, got 'four'"),
-        ("views: 2.5", "views in .* must be an integer, got 2.5"),
-        ("views: true", "views in .* must be an integer, got True"),
+        ("views: 2.5", "views in .* must be a list, each item a string, got 2.5"),
+        ("views: true", "views in .* must be a list, each item a string, got True"),
+        ("views: {image: 4}", "views in .* must be a list, each item a string, got {'image': 4}"),
+        ("encoder: 1.5", "encoder in .* must be a list, each item a string, got 1.5"),
+        ("task: images", "unknown field 'task' in .*"),
         ("image_size: big", "image_size in .* must be an integer or none, got 'big'"),
         ("temperature: hot", "temperature in .* must be a number or none, got 'hot'"),
-        ("optimizer: adam", "optimizer in .* must be one of sgd, lars, adamw, got 'adam'"),
+        ("optimizer: adam", "optimizer in .* must be one of auto, sgd, lars, adamw, got 'adam'"),
         ("crop_scale: [1]", "crop_scale in .* must be a list, each item a number"),
         ("loggers: tensorboard", "loggers in .* must be a list, each item one of tensorboard"),
         ("learn_temperature: 1", "learn_temperature in .* must be true or false or none, got 1"),
@@ -132,9 +153,18 @@ def test_unknown_recipe_raises() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"views": 1}, "views must be >= 2, got 1"),
+        ({"views": 1}, "at least two views are required, got 1: try --views 2$"),
+        ({"views": "image@16"}, "at least two views are required, got image@16: try --views image:2@16$"),
+        ({"views": "image:1"}, "at least two views are required, got image:1: try --views image:2$"),
+        ({"views": 0}, "invalid view '0': expected for instance 4, image:4, text audio vision"),
+        ({"views": -3}, "invalid view '-3'"),
+        ({"views": "2.5"}, "invalid view '2.5': expected for instance"),
+        ({"views": "image:0"}, "invalid view 'image:0': expected for instance"),
+        ({"views": "image:2@0"}, "invalid view 'image:2@0': expected for instance"),
+        ({"views": "2 image"}, "a number of views cannot be combined with others, got 2 image"),
         ({"loss": "mv-dhell"}, "unknown loss 'mv-dhell': did you mean mv-dhel"),
-        ({"loss": "infonce", "views": 3}, "infonce supports 2 views, got views 3: try pwe-infonce"),
+        ({"loss": "infonce", "views": 3}, "infonce supports 2 views, got 3: try pwe-infonce"),
+        ({"loss": "infonce", "views": "text audio:2"}, "infonce supports 2 views, got 3: try pwe-infonce"),
         ({"batch_size": 1}, "batch_size must be a number >= 2"),
         ({"batch_size": 6, "views": 4, "batch_counts_views": True}, "too small for two instances of 4 views"),
         ({"temperature": 0.0}, "temperature must be > 0"),
@@ -142,7 +172,7 @@ def test_unknown_recipe_raises() -> None:
         ({"warmup_fraction": 2.0}, "warmup_fraction must be in \\[0, 1\\], got 2.0"),
         ({"crop_scale": (0.5, 0.2)}, r"crop_scale must be 0 < low <= high <= 1, got \(0.5, 0.2\)"),
         ({"blur_prob": 1.5}, r"blur_prob must be in \[0, 1\], got 1.5"),
-        ({"epochs": 0}, "epochs must be a number >= 1"),
+        ({"epochs": -1}, "epochs must be a number >= 0, got -1"),
         ({"grad_cache_chunk": 0}, "grad_cache_chunk must be a number >= 1"),
         ({"keep_checkpoints": 0}, "keep_checkpoints must be a number >= 1"),
         ({"knn_k": 0}, "knn_k must be a number >= 1"),
@@ -151,8 +181,10 @@ def test_unknown_recipe_raises() -> None:
         ({"momentum": float("nan")}, "momentum must be in \\[0, 1\\), got nan"),
         ({"weight_decay": float("inf")}, "weight_decay must be a number >= 0"),
         ({"seed": 2**64}, "seed must be a number >= 0"),
-        ({"encoder": "resnet-smal"}, "no encoder 'resnet-smal': did you mean resnet-small"),
-        ({"views": "4"}, "views in the config must be an integer, got '4'"),
+        ({"encoder": "resnet-smal"}, "no encoder 'resnet-smal' for image: did you mean resnet-small"),
+        ({"encoder": ("resnet18", "resnet-smal")}, "no encoder 'resnet-smal' for image: did you mean resnet-small"),
+        ({"views": ("image", 2)}, r"views in the config must be a list, each item a string, got \('image', 2\)"),
+        ({"small_crop_scale": (0.5, 0.2)}, r"crop_scale must be 0 < low <= high <= 1, got \(0.5, 0.2\)"),
         ({"precision": "8"}, "precision in the config must be one of 32"),
     ],
 )
@@ -165,6 +197,15 @@ def test_values_are_converted_to_the_type_of_their_field() -> None:
     config = Config(precision=64, crop_scale=[0.2, 1], learning_rate="0.5", class_list="some.txt")
     assert (config.precision, config.crop_scale, config.learning_rate) == ("64", (0.2, 1.0), 0.5)
     assert config.class_list == Path("some.txt")
+
+
+def test_views_may_be_a_number_or_a_text() -> None:
+    assert Config(views=4).views == Config(views="4").views == Config(views=["4"]).views == ("4",)
+    assert Config(views="image:2 caption").views == ("image:2", "caption")
+    assert Config(encoder="resnet18").encoder == ("resnet18",)
+    assert [Config(views=views).num_views for views in ((), 4, "image:2@16 image:4@8", "text audio")] == [0, 4, 6, 2]
+    assert Config.from_yaml("views: 4").views == ("4",)
+    assert Config.from_yaml("views: image:2 caption").views == Config.from_yaml("views: [image:2, caption]").views
 
 
 def test_batch_counts_views_keeps_instances_times_views() -> None:

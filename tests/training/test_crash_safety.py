@@ -225,7 +225,7 @@ def test_overwrite_replaces_only_a_run(tmp_path: Path) -> None:
     assert (path / "metrics.csv").exists()
     Run.create(path, Config(views=3), overwrite=True)
     assert not (path / "metrics.csv").exists()
-    assert Run.open(path).config.views == 3
+    assert Run.open(path).config.views == ("3",)
     assert [p.name for p in path.parent.iterdir()] == ["run"]
 
     with pytest.raises(ConfigError, match=r"^\. cannot be the directory of a run: choose another --output"):
@@ -263,11 +263,11 @@ def test_interrupted_replacement_restores_the_run(tmp_path: Path, monkeypatch: p
             with pytest.raises(KeyboardInterrupt):
                 Run.create(path, Config(views=3), overwrite=True)
         assert len(list(tmp_path.iterdir())) == 2
-        assert Run.open(path).config.views == views
+        assert Run.open(path).config.views == (str(views),)
         with pytest.raises(ConfigError, match="exists: use --resume"):
             check_output(path, overwrite=False)
         assert list(tmp_path.iterdir()) == [path]
-        assert Run.open(path).config.views == views
+        assert Run.open(path).config.views == (str(views),)
 
 
 def test_lock_removes_temporary_directories_of_killed_processes(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_epochs_can_be_reduced_to_those_trained(tmp_path: Path, monkeypatch: pyt
     text = (tmp_path / "run" / "config.yaml").read_text()
     with pytest.raises(ConfigError, match="has been trained for 2 epochs: --epochs must not be less, got 1"):
         train(tiny_config(epochs=1), resume=tmp_path / "run", quiet=True)
-    with pytest.raises(ConfigError, match="changed fields: views 3 -> 2"):
+    with pytest.raises(ConfigError, match="changed fields: views image:3 -> 2"):
         train(tiny_config(epochs=12, views=2), resume=tmp_path / "run", quiet=True)
     assert (tmp_path / "run" / "config.yaml").read_text() == text
     run = train(tiny_config(epochs=2), resume=tmp_path / "run", quiet=True)
@@ -179,10 +179,10 @@ def test_unsuitable_initial_weights_raise_before_the_run_is_created(finished_run
             finished_run,
             r"this config's head \(to load only the encoder, use .*encoder.safetensors",
         ),
-        (tiny_config(), modal_run, "it is a multimodal encoder, expected an image encoder"),
-        (modal, finished_run, "contains an image encoder, not a multimodal encoder"),
+        (tiny_config(), modal_run, "it encodes the modalities text, audio, video, expected image$"),
+        (modal, finished_run, "it encodes the modalities image, expected text, audio, video$"),
         (
-            replace(modal, modalities=others),
+            replace(modal, views=others),
             modal_run,
             f"it encodes the modalities {', '.join(names)}, expected {', '.join(others)}",
         ),

@@ -222,23 +222,24 @@ PATCHED = """
 import datetime, sys, time
 from manyviews import api
 from manyviews.cli import main
-from manyviews.loading import eval_loader
+from manyviews.loading.modality_reader import ModalityReader
 from manyviews.training import fabric
+from manyviews.transforms import CenterCrop
 
 fabric.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=4)
-evaluate_model, read_image = api.evaluate_model, eval_loader.read_image
+evaluate_model, crop_files = api.evaluate_model, ModalityReader._crop_files
 
 def evaluate_slowly(*args, **kwargs):
     time.sleep(8)
     return evaluate_model(*args, **kwargs)
 
-def read_slowly(path):
-    time.sleep(0.2)
-    return read_image(path)
+def crop_slowly(self, row, epoch):
+    time.sleep(0.2 if isinstance(self.transforms[0], CenterCrop) else 0)
+    return crop_files(self, row, epoch)
 
 if "--devices" in sys.argv:
     api.evaluate_model = evaluate_slowly
-eval_loader.read_image = read_slowly
+ModalityReader._crop_files = crop_slowly
 main()
 """
 """A program with a short collective timeout, an evaluation on two ranks that takes longer, and slow image files."""
@@ -367,12 +368,12 @@ def test_config_error_on_two_ranks_is_printed_once(tmp_path: Path) -> None:
 def test_train_command_prints_its_config_and_errors(tmp_path: Path) -> None:
     done = manyviews("train", "--recipe", "cifar100", "--views", "3", "--loss", "pvc", "--print-config")
     config = Config.from_yaml(done.stdout)
-    assert (config.views, config.loss, config.data, config.epochs) == (3, "pvc", "cifar100", 200)
+    assert (config.views, config.loss, config.data, config.epochs) == (("3",), "pvc", "cifar100", 200)
     for arguments, message in (
         (["--recipe", "cifar"], "no recipe 'cifar': did you mean cifar10 or cifar100"),
         (["--loss", "mvdhel"], "'mvdhel': did you mean mv-dhel"),
         (["--veiws", "3"], "--views"),
-        (["--views", "1"], "views must be >= 2, got 1"),
+        (["--views", "1"], "at least two views are required, got 1: try --views 2"),
         (["--resume", str(tmp_path)], "is not a run directory"),
         (["--resume", str(tmp_path), "--recipe", "cifar10"], "--resume cannot be combined with --recipe"),
     ):

@@ -12,7 +12,7 @@ from torch import nn
 
 import manyviews as mv
 from manyviews.losses import MVDHELLoss, MVInfoNCELoss, get_loss
-from manyviews.models import Embedder, get_encoder
+from manyviews.models import MultiViewHead, MultiViewModel, ViewBatch, get_encoder
 from manyviews.training import (
     LARS,
     CPUSyncBatchNorm,
@@ -85,7 +85,7 @@ def test_lars_is_finite_for_zero_weights_and_gradients() -> None:
 
 
 def test_only_weights_decay() -> None:
-    model = Embedder(get_encoder("resnet-small"))
+    model = MultiViewModel(get_encoder("resnet-small"))
     decayed, free = build_parameter_groups(model, 1e-6)
     assert all(p.dim() > 1 for p in decayed["params"])
     assert (decayed["weight_decay"], free["weight_decay"]) == (1e-6, 0.0)
@@ -149,7 +149,7 @@ def test_running_statistics_are_updated_once_per_chunk() -> None:
     views = torch.randn(8, 2, 3, 4, 4)
     norm = nn.BatchNorm2d(3)
     encoder = nn.Sequential(nn.Conv2d(3, 3, 1), norm, nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    model = Embedder(encoder, nn.Linear(12, 5), dim=12)
+    model = MultiViewModel(encoder, MultiViewHead({"": nn.Linear(12, 5)}, 5), dim=12)
     twin = nn.BatchNorm2d(3)
     with torch.no_grad():
         for chunk in views.split(4):
@@ -163,14 +163,16 @@ def test_running_statistics_are_updated_once_per_chunk() -> None:
 
 def test_view_groups_of_different_sizes_are_chunked_together() -> None:
     torch.manual_seed(0)
-    model = Embedder(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(3, 4), dim=3)
+    encoder = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = MultiViewModel(encoder, MultiViewHead({"": nn.Linear(3, 4)}, 4), dim=3)
     groups = [torch.rand(6, 2, 3, 8, 8), torch.rand(6, 1, 3, 4, 4)]
     MVDHELLoss()(model(groups).z).backward()
     expected = gradients(model)
-    model.zero_grad()
-    grad_cache_backward(lambda v: model(v).z, groups, MVDHELLoss(), chunk_size=2)
-    for a, b in zip(expected, gradients(model), strict=True):
-        torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-7)
+    for views in (groups, ViewBatch.from_views(groups)):
+        model.zero_grad()
+        grad_cache_backward(lambda v: model(v).z, views, MVDHELLoss(), chunk_size=2)
+        for a, b in zip(expected, gradients(model), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-5, atol=1e-7)
     with pytest.raises(ValueError, match="chunk_size must be >= 1, got 0"):
         grad_cache_backward(lambda v: model(v).z, groups, MVDHELLoss(), chunk_size=0)
 
@@ -180,7 +182,7 @@ def test_view_groups_of_different_sizes_are_chunked_together() -> None:
 
 def encoder() -> nn.Module:
     torch.manual_seed(0)
-    return Embedder(get_encoder("resnet-small", width=0.125)).double()
+    return MultiViewModel(get_encoder("resnet-small", width=0.125)).double()
 
 
 def batch() -> torch.Tensor:

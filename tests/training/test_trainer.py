@@ -24,25 +24,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import manyviews as mv
 from manyviews.api import train
 from manyviews.evaluation import load_evaluation
-from manyviews.loading import encoding, list_epoch_batches
+from manyviews.loading import ViewLoader, list_epoch_batches
+from manyviews.models import ViewBatch
 from manyviews.runs import Run
 from manyviews.training import (
     Config,
     ConfigError,
     DivergedError,
-    ImageTask,
     Trainer,
     TrainingInterrupted,
+    TrainingTask,
     build_loss,
-    build_transform,
     create_fabric,
     load_data,
-    make_task,
     resolve_task,
 )
+from manyviews.training import task as task_module
 from manyviews.training.checkpoints import save_checkpoint
 from manyviews.training.task import get_collapse_warning, split_monitored
-from manyviews.transforms import center_crop_batch
+from manyviews.transforms import SimCLRTransform, center_crop_batch
 from manyviews.utils import exclusive_lock, warmup_cosine_lr
 from tests.helpers.tiny_run import assert_same_run, folder_of_images, last_checkpoint, tensors, tiny_config
 
@@ -62,15 +62,19 @@ def test_finished_run_has_all_files_and_its_encoder_loads(tmp_path: Path) -> Non
     assert run.read_metrics()[-1]["loss"] < run.read_metrics()[0]["loss"]
 
     encoder, model = Run.open(run.path).load_encoder(), Run.open(run.path).load_model()
-    assert (encoder.dim, encoder.size, encoder.training, model.training) == (64, 16, False, False)
+    size = encoder.config.get_spec("image").size
+    assert (encoder.dim, size, encoder.training, model.training) == (64, 16, False, False)
     saved = last_checkpoint(run.path)["model"]
     assert model.state_dict().keys() == saved.keys()
     for name, value in {**model.state_dict(), **encoder.state_dict()}.items():
         assert torch.equal(value, saved[name])
+    assert encoder.state_dict().keys() <= saved.keys()
 
     scores = load_evaluation(run).scores
-    assert list(scores) == ["pixels", "untrained", "trained"]
-    assert all(0.12 < value < 0.5 for score in scores.values() for value in (score.knn, score.linear))  # chance: 0.1
+    assert list(scores) == ["majority", "raw_features", "untrained", "trained"]
+    assert scores["majority"].linear == 0.1
+    rest = [score for name, score in scores.items() if name != "majority"]
+    assert all(0.12 < value < 0.5 for score in rest for value in (score.knn, score.linear))  # chance: 0.1
     assert load_evaluation(run).test_instances == 1000
     assert (load_evaluation(run).dataset_path, load_evaluation(run).version) == ("photos", mv.__version__)
     log = (run.path / "log.txt").read_text()
@@ -87,7 +91,8 @@ def test_trainer_equals_a_plain_torch_loop(tmp_path: Path) -> None:
     photos = load_data(config)
     images = photos["train"].images
     trained, _, _ = split_monitored(len(images), config.seed, config.monitor_size)
-    model, loss_fn = make_task(config, photos).build_model(), build_loss(config)
+    model, loss_fn = run.make_task(photos).build_model(), build_loss(config)
+    transform = SimCLRTransform(16, jitter_strength=0.5, blur_prob=0.0, crop_scale=(0.2, 1.0))
     weights = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1 and p.requires_grad]
     groups = [{"params": weights, "weight_decay": 1e-6}, {"params": others}, {"params": list(loss_fn.parameters())}]
@@ -96,7 +101,7 @@ def test_trainer_equals_a_plain_torch_loop(tmp_path: Path) -> None:
     for epoch in range(3):
         for batch in list_epoch_batches(80, 16, config.seed, epoch):
             index = trained[batch]
-            views = build_transform(config)(images[index], views=3, seed=config.seed, epoch=epoch, index=index)
+            views = transform(images[index], views=3, seed=config.seed, epoch=epoch, index=index)
             loss = loss_fn(model(views).z)
             for group, lr_mult in zip(optimizer.param_groups, (1.0, 1.0, 0.01), strict=True):
                 group["lr"] = warmup_cosine_lr(step, 15, 2, 0.5 * 16 / 256) * lr_mult
@@ -149,16 +154,16 @@ def test_monitoring_uses_the_workers_of_the_config(tmp_path: Path, monkeypatch: 
     num_workers = []
 
     def record(name: str) -> Callable[..., Any]:
-        original = getattr(encoding, name)
+        original = getattr(task_module, name)
 
-        def recorded(*arguments: Any) -> Any:
-            num_workers.append(arguments[-1])
-            return original(*arguments)
+        def recorded(model: Any, loader: ViewLoader, index: Tensor) -> Any:
+            num_workers.append(loader.num_workers)
+            return original(model, loader, index)
 
         return recorded
 
-    for name in ("encode_images", "embed_views"):
-        monkeypatch.setattr(f"manyviews.training.image_task.{name}", record(name))
+    for name in ("encode_instances", "embed_instances"):
+        monkeypatch.setattr(task_module, name, record(name))
     folder = folder_of_images(tmp_path / "images", count=24)
     config = tiny_config(
         data=str(folder), max_instances=None, monitor_size=4, batch_size=8, epochs=1, monitor_every=9, num_workers=1
@@ -201,10 +206,10 @@ def test_stopped_training_resumes_bit_for_bit(changes: dict, tmp_path: Path, mon
 def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, signum: int = signal.SIGTERM) -> None:
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
+    def step(self: Trainer, batch: ViewBatch) -> dict:
         if self.step_number == steps - 1:
             signal.raise_signal(signum)
-        return original(self, views, index)
+        return original(self, batch)
 
     monkeypatch.setattr(Trainer, "step", step)
 
@@ -237,11 +242,11 @@ def test_second_signal_stops_immediately(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("manyviews.training.signals.ECHO_SECONDS", -1.0)
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
+    def step(self: Trainer, batch: ViewBatch) -> dict:
         if self.step_number == 4:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
-        return original(self, views, index)
+        return original(self, batch)
 
     monkeypatch.setattr(Trainer, "step", step)
     before = signal.getsignal(signal.SIGINT)
@@ -254,11 +259,11 @@ def test_second_signal_stops_immediately(tmp_path: Path, monkeypatch: pytest.Mon
 def test_forwarded_signal_does_not_count_as_a_second_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
+    def step(self: Trainer, batch: ViewBatch) -> dict:
         if self.step_number == 4:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGTERM)  # forwarded by torchrun
-        return original(self, views, index)
+        return original(self, batch)
 
     monkeypatch.setattr(Trainer, "step", step)
     with pytest.raises(TrainingInterrupted, match="stopped at step 5 of 15"):
@@ -277,8 +282,8 @@ def test_training_in_another_thread(tmp_path: Path) -> None:
 def test_nan_loss_stops_the_run_and_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
-        row = original(self, views, index)
+    def step(self: Trainer, batch: ViewBatch) -> dict:
+        row = original(self, batch)
         return row | {"loss": torch.tensor(math.nan)} if self.step_number == 6 else row
 
     with monkeypatch.context() as patch:
@@ -315,9 +320,9 @@ def test_only_non_finite_inputs_are_reported_as_divergence(tmp_path: Path, monke
     # A learned temperature can diverge, too.
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
+    def step(self: Trainer, batch: ViewBatch) -> dict:
         self.loss.log_temperature.data.fill_(math.nan)
-        return original(self, views, index)
+        return original(self, batch)
 
     monkeypatch.setattr(Trainer, "step", step)
     with pytest.raises(DivergedError, match=r"temperature must be a finite number .*got nan, at step 1 of 15"):
@@ -356,11 +361,11 @@ def test_full_disk_does_not_stop_a_run(
 
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
+    def step(self: Trainer, batch: ViewBatch) -> dict:
         full[0] = 5 <= self.step_number < 9
         if self.step_number == 8:
             assert last_checkpoint(self.run.path)["step"] == 4
-        return original(self, views, index)
+        return original(self, batch)
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Trainer, "step", step)
@@ -398,10 +403,10 @@ def fill_disk_at_the_end(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[]
     """Limit files to 4 KB from the last step on; `meanwhile` replaces the sleep between attempts to write."""
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
+    def step(self: Trainer, batch: ViewBatch) -> dict:
         if self.step_number == self.total_steps - 1:
             limit_file_size(4096)
-        return original(self, views, index)
+        return original(self, batch)
 
     monkeypatch.setattr(Trainer, "step", step)
     monkeypatch.setattr("manyviews.training.trainer.sleep", lambda _: meanwhile())
@@ -454,12 +459,12 @@ def test_deleted_metrics_are_written_again(tmp_path: Path, monkeypatch: pytest.M
     whole = train(tiny_config(), output=tmp_path / "whole", quiet=True)
     original = Trainer.step
 
-    def step(self: Trainer, views: Tensor, index: Tensor) -> dict:
+    def step(self: Trainer, batch: ViewBatch) -> dict:
         if self.step_number == 5:
             (self.run.path / "metrics.csv").unlink()
         if self.step_number == 9:
             (self.run.path / "metrics.csv").write_text("")
-        return original(self, views, index)
+        return original(self, batch)
 
     monkeypatch.setattr(Trainer, "step", step)
     run = train(tiny_config(), output=tmp_path / "run", quiet=True)
@@ -484,7 +489,7 @@ def test_broken_stderr_does_not_stop_a_run(stream: str, tmp_path: Path, monkeypa
 
 def test_resume_with_fields_that_affect_the_result_raises(tmp_path: Path) -> None:
     run = train(tiny_config(epochs=1), output=tmp_path / "run", quiet=True)
-    with pytest.raises(ConfigError, match=r"changed fields: views 3 -> 4, temperature 0\.5 -> 0\.1"):
+    with pytest.raises(ConfigError, match=r"changed fields: views image:3 -> 4, temperature 0\.5 -> 0\.1"):
         train(tiny_config(epochs=1, views=4, temperature=0.1), resume=run.path, quiet=True)
     with pytest.raises(ConfigError, match="--resume cannot be combined with --output or --overwrite"):
         train(resume=run.path, output=tmp_path / "other")
@@ -571,7 +576,8 @@ def test_fingerprint_contains_labels_that_the_loss_uses(tmp_path: Path, monkeypa
 def test_fingerprint_does_not_depend_on_the_device() -> None:
     data = mv.load_dataset("photos")
     on_cpu, on_meta = (resolve_task(tiny_config(), data, 1, torch.device(device)) for device in ("cpu", "meta"))
-    assert on_meta.images.is_meta
+    (reader,) = on_meta.view_loader.readers.values()
+    assert reader.pixels.is_meta
     assert on_meta.compute_fingerprint() == on_cpu.compute_fingerprint()
 
 
@@ -669,7 +675,7 @@ def test_invalid_training_raises_before_the_run_is_created(tmp_path: Path) -> No
     file.write_text("x")
     for changes, options, message in (
         ({"batch_size": 96}, {}, "a batch of 96 is larger than the 80 training instances of photos .16 of 96"),
-        ({"views": 1}, {}, "views must be >= 2"),
+        ({"views": 1}, {}, "at least two views are required, got 1"),
         ({"data": "photo"}, {}, "no dataset or path 'photo': did you mean photos"),
         ({"encoder": "resnet19", "width_mult": None}, {}, "no encoder 'resnet19'"),
         ({"encoder": "timm:x"}, {}, "stem and width_mult require a built-in ResNet"),
@@ -718,7 +724,7 @@ def test_sizes_and_stems_follow_the_images() -> None:
 
 def test_collapse_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     one_point = {"alignment": 0.0, "uniformity": -0.01, "rank": 1, "rankme": 1.0}
-    monkeypatch.setattr(ImageTask, "monitor", lambda *_: dict(one_point))
+    monkeypatch.setattr(TrainingTask, "monitor", lambda *_: dict(one_point))
     train(tiny_config(epochs=1), output=tmp_path / "run")
     assert "warning: COLLAPSE: all instances have nearly the same embedding" in capsys.readouterr().err
     assert "COLLAPSE" in (tmp_path / "run" / "log.txt").read_text()
@@ -734,7 +740,7 @@ def test_monitored_metrics_detect_a_collapsed_model() -> None:
         model.train()(center_crop_batch(photos["train"].images[:200], 16)[:, None])
     assert get_collapse_warning(task.monitor(model)) is None
     with torch.no_grad():
-        model.head[-1].bias.fill_(100.0)
+        model.head.heads[0][-1].bias.fill_(100.0)
     assert "same embedding" in get_collapse_warning(task.monitor(model))
     assert model.training
 
@@ -766,11 +772,10 @@ def test_no_tensor_of_a_step_is_larger_than_the_views(tmp_path: Path) -> None:
                     largest[0] = max(largest[0], tensor.numel())
             return out
 
-    index = torch.arange(1024)
-    views = build_transform(config)(photos["train"].images[index], views=4, seed=0, epoch=0, index=index)
+    batch = task.view_loader.load(torch.arange(1024), epoch=0)
     with SizeRecorder():
-        trainer.step(views, index)
-    assert largest[0] == views.numel() < (1024 * 4) ** 2
+        trainer.step(batch)
+    assert largest[0] == 1024 * 4 * 3 * 32 * 32 == batch.groups[0].values.numel() < (1024 * 4) ** 2
 
 
 def test_center_crop_is_the_middle() -> None:

@@ -79,19 +79,20 @@ def test_environment_and_processes_limit_threads(
 
 def test_feature_encoders_use_one_thread_unless_configured() -> None:
     digits, before = mv.load_dataset("digits"), torch.get_num_threads()
-    features = Config(data="digits", task="multimodal", views=0, modalities=("pixels", "fourier"))
+    features = Config(data="digits", views=("pixels", "fourier"))
     for config, expected in (
-        (Config(data="digits"), 8),
-        (Config(data="digits", devices=2), 4),
-        (Config(data="digits", cpu_threads=3), 3),
+        (Config(data="digits", views=4), 8),
+        (Config(data="digits", views="image:4", devices=2), 4),
+        (Config(data="digits", views=4, cpu_threads=3), 3),
+        (Config(data="digits"), 1),
         (features, 1),
         (features.with_fields({"cpu_threads": 5}), 5),
-        (features.with_fields({"modalities": ("image", "fourier")}), 8),
+        (features.with_fields({"views": ("image", "fourier")}), 8),
     ):
         with limit_cpu_threads(config, digits):
             assert torch.get_num_threads() == expected
     long = mv.data.DatasetDict("long", {"train": mv.data.Dataset({"pixels": torch.zeros(2, 400, 3)})})
-    with limit_cpu_threads(features.with_fields({"modalities": ("pixels",)}), long):
+    with limit_cpu_threads(features.with_fields({"views": ("pixels:2",)}), long):
         assert torch.get_num_threads() == 8
     assert torch.get_num_threads() == before
     with pytest.raises(KeyError), limit_threads(2):

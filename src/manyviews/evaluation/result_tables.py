@@ -20,6 +20,7 @@ REPRESENTATIONS: dict[Representation, str] = {
     "untrained": "untrained encoder",
     "trained": "trained encoder",
     "mean_embedding": "mean embedding",
+    "fused_prediction": "fused prediction",
     "supervised_head": "supervised head",
 }
 """Titles of what is scored."""

@@ -12,5 +12,6 @@ from manyviews.loading.multi_view_dataset import MultiViewDataset as MultiViewDa
 from manyviews.loading.sampler import EpochBatches as EpochBatches
 from manyviews.loading.sampler import count_instances_per_batch as count_instances_per_batch
 from manyviews.loading.view_loader import ViewLoader as ViewLoader
+from manyviews.loading.view_spec import DEFAULT_VIEWS as DEFAULT_VIEWS
 from manyviews.loading.view_spec import ModalityViews as ModalityViews
 from manyviews.loading.view_spec import ViewSpec as ViewSpec

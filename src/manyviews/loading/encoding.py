@@ -28,6 +28,8 @@ def make_eval_loader(
     encoder: MultiViewEncoder | EncoderConfig,
     num_workers: int = 0,
     device: torch.device | None = None,
+    *,
+    keep_workers: bool = False,
 ) -> ViewLoader:
     """Make a loader of one view of each modality of an encoder, without augmentation: the center crop of images.
 
@@ -43,7 +45,8 @@ def make_eval_loader(
         spec.check_column(name, dataset[name])
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]
-    return ViewLoader(dataset, ViewSpec(tuple(items)), transforms, num_workers=num_workers, device=device)
+    spec = ViewSpec(tuple(items))
+    return ViewLoader(dataset, spec, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
 
 
 def embed_instances(model: MultiViewModel, loader: ViewLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -63,6 +63,8 @@ class ModalityReader:
         return self._read_files(index, mask, epoch)
 
     def _crop_pixels(self, pixels: Tensor, rows: Tensor, epoch: int) -> list[Tensor]:
+        if not len(rows):
+            return [self._make_empty(transform) for _, transform, _ in self._list_items()]
         photos, crops, start = self._choose_photos(rows, epoch), [], 0
         for count, transform, first_view in self._list_items():
             if photos is None:

@@ -27,8 +27,8 @@ PREFETCH_BATCHES = 2
 class ViewLoader:
     """Yields the views of each batch of an epoch as a `ViewBatch`.
 
-    Files are decoded and cropped in `num_workers` processes, which live as long as the loader; everything else happens
-    in this process, in batches, on `device`. Views do not depend on the number of workers.
+    Files are decoded and cropped in `num_workers` processes; everything else happens in this process, in batches, on
+    `device`. Views do not depend on the number of workers.
 
     Args:
         dataset: the instances.
@@ -40,6 +40,7 @@ class ViewLoader:
         replace_corrupt: replace an instance with a corrupt file by the next one that can be read. Otherwise, and if the
             spec has several modalities, the modality counts as missing. Both give a warning, or an error with
             `raise_on_corrupt`.
+        keep_workers: let the processes live until `stop_workers`, instead of for one epoch.
 
     Examples:
         >>> from manyviews.data import load_dataset
@@ -60,6 +61,7 @@ class ViewLoader:
         num_workers: int = 0,
         device: torch.device | None = None,
         replace_corrupt: bool = False,
+        keep_workers: bool = True,
     ) -> None:
         check_split(dataset)
         if len(transforms) != len(spec.items):
@@ -71,6 +73,7 @@ class ViewLoader:
                 raise ValueError(f"images, and no other views, need an image transform, got {transform} for {item}")
         self.dataset, self.spec, self.transforms, self.seed = dataset, spec, list(transforms), seed
         self.num_workers, self.device = num_workers, device or torch.device("cpu")
+        self.keep_workers = keep_workers
         self.items = {
             name: [i for i, item in enumerate(spec.items) if item.modality == name] for name in spec.modalities
         }
@@ -131,8 +134,12 @@ class ViewLoader:
 
     def start_workers(self) -> None:
         """Start the worker processes now, for instance before other threads or process groups exist."""
-        if self.file_readers and self.num_workers:
+        if self.file_readers and self.num_workers and self.keep_workers:
             iter(self._workers)
+
+    def stop_workers(self) -> None:
+        """Stop the worker processes; the next epoch starts new ones."""
+        vars(self).pop("_workers", None)
 
     @cached_property
     def _sampler(self) -> _BatchSampler:
@@ -140,9 +147,11 @@ class ViewLoader:
 
     @cached_property
     def _workers(self) -> torch_data.DataLoader[tuple[Tensor, dict[str, Loaded]]]:
-        """The workers that read files; they live as long as this loader."""
+        """The workers that read files."""
         reader, pin_memory = _FileDataset(self.file_readers), self.device.type == "cuda"
-        return make_item_loader(reader, self._sampler, self.num_workers, PREFETCH_BATCHES, pin_memory, persistent=True)
+        return make_item_loader(
+            reader, self._sampler, self.num_workers, PREFETCH_BATCHES, pin_memory, persistent=self.keep_workers
+        )
 
     def _make_batch(self, files: dict[str, Loaded], index: Tensor, epoch: int) -> ViewBatch:
         loaded = {name: files.get(name) or reader.read(index, epoch) for name, reader in self.readers.items()}

@@ -16,6 +16,7 @@ DEFAULT_VIEWS = 4
 SHARED_IMAGE_ENCODER = "image"
 """Name of the encoder that several image modalities share."""
 EXAMPLES = "4, image:4, text audio vision, image:2@224 image:6@96 or image:2 caption"
+_NUMBER = re.compile(r"[-+\d.]+")
 _ITEM = re.compile(r"(?P<modality>.+?)(:(?P<count>\d+))?(@(?P<size>\d+))?")
 
 
@@ -52,9 +53,10 @@ class ViewSpec:
         items = []
         for text in texts:
             match = _ITEM.fullmatch(text)
-            if match is None or match["count"] == "0" or match["size"] == "0" or text == "0":
+            is_number = _NUMBER.fullmatch(text) is not None
+            if match is None or "0" in (match["count"], match["size"], text) or (is_number and not text.isdecimal()):
                 raise ValueError(f"invalid view {text!r}: expected for instance {EXAMPLES}")
-            if text.isdigit():
+            if is_number:
                 items.append(ModalityViews("", int(text)))
             else:
                 items.append(ModalityViews(match["modality"], int(match["count"] or 1), int(match["size"] or 0)))
@@ -69,6 +71,13 @@ class ViewSpec:
     @property
     def num_views(self) -> int:
         return sum(item.count for item in self.items)
+
+    def has_the_number(self, other: ViewSpec) -> bool:
+        """Return whether this is a number of views, and the other spec has so many of one modality."""
+        match self.items, other.items:
+            case [ModalityViews("", count)], [ModalityViews(_, same, 0)]:
+                return count == same
+        return False
 
     @property
     def modalities(self) -> tuple[str, ...]:

@@ -67,8 +67,7 @@ def get_representation_dim(encoder: nn.Module, image: Tensor | None = None) -> i
             # A file is loaded on the meta device, whatever memory its encoder would take.
             h = run_on_meta(encoder, image) if image.is_meta else encoder(image.to(reference))
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-        reason = f"an image {tuple(image.shape)} cannot be encoded: {error}"
-        raise ValueError(f"{reason}; an attribute dim of the encoder avoids it") from error
+        raise ValueError(f"an image {tuple(image.shape)} cannot be encoded: {error}") from error
     if not isinstance(h, Tensor) or h.dim() != 2:
         shape = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
         raise ValueError(f"an encoder must map images (B, 3, H, W) to vectors (B, dim), this one returns {shape}")

@@ -5,11 +5,11 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from manyviews.loading import ViewSpec
+from manyviews.loading import DEFAULT_VIEWS, ViewSpec
 from manyviews.report.scales import format_number
 from manyviews.report.summary import RunSummary
 from manyviews.runs import Run
-from manyviews.training import AUTO_FIELDS, RECIPES, Config
+from manyviews.training import AUTO_FIELDS, FEATURE_EPOCHS, IMAGE_EPOCHS, RECIPES, Config, resolve_optimization
 
 
 @dataclass(frozen=True)
@@ -41,33 +41,57 @@ def get_rerun_info(run: Run) -> RerunInfo:
     words = ["manyviews", "train", "--recipe", str(run.config_path), "--output", str(output)]
     recipe_config = RECIPES[recipe].with_loss_defaults()
     changes = [
-        FieldDiff(name, _format_value(getattr(config, name)), _format_value(getattr(recipe_config, name)))
+        FieldDiff(name, _format_value(getattr(config, name)), _format_recipe_value(recipe_config, name))
         for name in diff_fields(config, RECIPES[recipe])
     ]
     return RerunInfo([shlex.quote(word) for word in words], recipe, changes, run.provenance, config.to_yaml())
 
 
 def find_closest_recipe(config: Config) -> str:
-    """Find the recipe with the fewest different fields.
+    """Find the recipe with the fewest different fields; of several, the one that leaves the fewest to the data.
 
     Examples:
-        >>> find_closest_recipe(Config(epochs=3)), find_closest_recipe(Config(data="digits"))
+        >>> mine = dataclasses.replace(RECIPES["multimodal"], data="mine.npz")
+        >>> find_closest_recipe(Config(epochs=3)), find_closest_recipe(mine)
         ('photos', 'multimodal')
     """
-    return min(RECIPES, key=lambda name: len(diff_fields(config, RECIPES[name])))
+
+    def count_differences(name: str) -> tuple[int, int]:
+        recipe = RECIPES[name]
+        unset = sum(getattr(recipe, field) == value for field, value in AUTO_FIELDS.items())
+        return len(diff_fields(config, recipe)), unset
+
+    return min(RECIPES, key=count_differences)
 
 
 def diff_fields(config: Config, recipe: Config) -> list[str]:
-    """List fields that change the result, except those that the recipe leaves to the data or the loss."""
+    """List fields that change the result, except those with the value that the data or the loss has given them."""
     defaults = dataclasses.replace(recipe, loss=config.loss).with_loss_defaults()
     recipe = dataclasses.replace(recipe, temperature=defaults.temperature, learn_temperature=defaults.learn_temperature)
     config = config.with_loss_defaults()
     names = [
         name
         for name in config.list_changed_fields(recipe)
-        if not (name in AUTO_FIELDS and getattr(recipe, name) == AUTO_FIELDS[name])
+        if not (getattr(recipe, name) == AUTO_FIELDS.get(name, ...) and _may_follow_from_data(config, recipe, name))
     ]
     return ["data", *names] if config.data != recipe.data else names
+
+
+def _may_follow_from_data(config: Config, recipe: Config, name: str) -> bool:
+    """Return whether a field may have the value that `resolve_task` gives it if the recipe does not set it."""
+    value = getattr(config, name)
+    if name == "views":
+        items = ViewSpec.parse(value).items
+        count = DEFAULT_VIEWS if len(items) == 1 else 1
+        return all(item.count == count and not item.size for item in items)
+    if name == "epochs":
+        return value in (IMAGE_EPOCHS, FEATURE_EPOCHS)
+    if name not in ("optimizer", "learning_rate", "weight_decay"):
+        return True
+    if name != "optimizer":
+        recipe = dataclasses.replace(recipe, optimizer=config.optimizer)
+    kinds = ({"is_image_only": True}, {"is_image_only": False}, {"is_image_only": False, "is_small": True})
+    return value in [getattr(resolve_optimization(recipe, **kind), name) for kind in kinds]
 
 
 def describe_run(summary: RunSummary) -> dict[str, str]:
@@ -101,6 +125,11 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
     if "started" in run.provenance:
         description["started"] = run.provenance["started"].replace("T", " ")
     return description
+
+
+def _format_recipe_value(recipe: Config, name: str) -> str:
+    value = getattr(recipe, name)
+    return "by the data" if value == AUTO_FIELDS.get(name, ...) else _format_value(value)
 
 
 def _format_value(value: Any) -> str:

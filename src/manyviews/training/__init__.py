@@ -1,6 +1,7 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
 from manyviews.training.build import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
+from manyviews.training.build import resolve_optimization as resolve_optimization
 from manyviews.training.callbacks import Callback as Callback
 from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
 from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS
@@ -21,6 +22,8 @@ from manyviews.training.recipes import RECIPES as RECIPES
 from manyviews.training.recipes import get_default_recipe as get_default_recipe
 from manyviews.training.recipes import get_recipe as get_recipe
 from manyviews.training.resolve import AUTO_FIELDS as AUTO_FIELDS
+from manyviews.training.resolve import FEATURE_EPOCHS as FEATURE_EPOCHS
+from manyviews.training.resolve import IMAGE_EPOCHS as IMAGE_EPOCHS
 from manyviews.training.resolve import build_loss as build_loss
 from manyviews.training.resolve import has_small_modalities as has_small_modalities
 from manyviews.training.resolve import limit_cpu_threads as limit_cpu_threads

@@ -21,10 +21,14 @@ from manyviews.utils import choose_threads, limit_threads
 AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | dict.fromkeys(
     (
         "image_size", "jitter_strength", "blur_prob", "stem", "learning_rate", "weight_decay", "monitor_size",
-        "batch_size",
+        "batch_size", "hidden_dim", "transformer_layers", "temperature",
     )
 )  # fmt: skip
 """Fields that default to a value from the data, and the value that means "not set"."""
+IMAGE_EPOCHS, FEATURE_EPOCHS = 10, 60
+"""Default epochs if all views are images, and otherwise."""
+MIN_FEATURE_STEPS = 600
+"""Minimum steps of the default epochs if not all views are images: those of `digits` in 60 epochs."""
 CPU = torch.device("cpu")
 
 
@@ -46,12 +50,13 @@ def resolve_task(
         raise ConfigError(f"supcon requires class labels, {data.name} has none: try ntxent")
     if config.supervised and train.labels is None:
         raise ConfigError(f"supervised training requires labels, {data.name} has none")
-    config = resolve_views(config.with_loss_defaults(), data, objects)
+    config = resolve_views(config, data, objects).with_loss_defaults()
     if config.monitor_size is None:
         config = dataclasses.replace(config, monitor_size=choose_monitor_size(len(train)))
     task = TrainingTask(config, data, device, objects)
     task.check_loss()
     task.config = _resolve_batch_size(task, ranks)
+    task.config = _resolve_epochs(task)
     if ranks > 1 and config.sync_batch_norm:
         normalized = [train[name] for name in task.spec.modalities if train[name].uses_batch_norm]
         if any(column.mask is not None or config.missing_rate for column in normalized):
@@ -79,6 +84,17 @@ def _resolve_batch_size(task: TrainingTask, ranks: int) -> Config:
     if size % ranks:
         raise ConfigError(f"a batch of {size} instances cannot be split evenly over {ranks} ranks")
     return config
+
+
+def _resolve_epochs(task: TrainingTask) -> Config:
+    """Set epochs if it is 0: so many for features and texts that small data have enough steps."""
+    config = task.config
+    if config.epochs:
+        return config
+    if all(task.split[name].kind == "image" for name in task.spec.modalities):
+        return dataclasses.replace(config, epochs=IMAGE_EPOCHS)
+    steps_per_epoch = max(1, len(task.train_indices) // config.instances_per_batch)
+    return dataclasses.replace(config, epochs=max(FEATURE_EPOCHS, -(-MIN_FEATURE_STEPS // steps_per_epoch)))
 
 
 def build_loss(config: Config) -> nn.Module:

@@ -61,9 +61,9 @@ class TrainingTask:
         self.split = drop_random_modalities(data["train"], self.spec, config)
         self.labels = self.split.labels if config.supervised else self.split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon" or self.objects.accepts("labels")
-        self.transforms = build_transforms(config, self.spec, self.split, self.objects)
-        self.view_loader = self.make_loader(config.num_workers)
         indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
+        self.transforms = build_transforms(config, self.spec, self.split, indices, self.objects)
+        self.view_loader = self.make_loader(config.num_workers)
         usable = find_usable_instances(self.split, self.spec, config, self.objects.loss)
         self.unmonitored, self.train_indices = indices, indices[usable[indices]]
         self.monitor_indices = monitored[usable[monitored]]
@@ -203,7 +203,8 @@ class TrainingTask:
     def monitor_loaders(self) -> tuple[ViewLoader, ViewLoader]:
         """Loaders for `monitor`, of augmented views and of one view of each modality."""
         workers = self.config.num_workers
-        return self.make_loader(workers), make_eval_loader(self.split, self.encoder_config, workers, self.device)
+        options = self.encoder_config, workers, self.device
+        return self.make_loader(workers), make_eval_loader(self.split, *options, keep_workers=True)
 
     def start_workers(self, monitors: bool) -> None:
         """Start the processes that read files, which live as long as the training.
@@ -212,6 +213,11 @@ class TrainingTask:
         """
         for loader in (self.view_loader, *(self.monitor_loaders if monitors else ())):
             loader.start_workers()
+
+    def stop_workers(self) -> None:
+        """Stop the processes that read files for training and monitoring."""
+        for loader in (self.view_loader, *self.__dict__.get("monitor_loaders", ())):
+            loader.stop_workers()
 
     def finish_model(self, model: MultiViewModel) -> None:
         """Complete a trained model before it is saved."""

@@ -151,6 +151,7 @@ class Trainer:
                             self.save()
                             break
                     self.call("on_train_end")
+                    self.task.stop_workers()
                     self.finish()
                 if self.is_rank_zero and self.evaluate_model:
                     self.evaluate(self.evaluate_model, stop.signum)

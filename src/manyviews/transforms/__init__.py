@@ -1,4 +1,4 @@
-"""Image -> view: batched, with random numbers that depend on a key alone."""
+"""Image or features -> view: batched, with random numbers that depend on a key alone."""
 
 from manyviews.transforms.center_crop import CenterCrop as CenterCrop
 from manyviews.transforms.center_crop import center_crop as center_crop
@@ -7,6 +7,8 @@ from manyviews.transforms.center_crop import infer_image_size as infer_image_siz
 from manyviews.transforms.custom import CustomTransform as CustomTransform
 from manyviews.transforms.custom import make_custom_transform as make_custom_transform
 from manyviews.transforms.custom import seed_random_states as seed_random_states
+from manyviews.transforms.feature_transforms import SequenceTransform as SequenceTransform
+from manyviews.transforms.feature_transforms import VectorTransform as VectorTransform
 from manyviews.transforms.simclr import MultiCrop as MultiCrop
 from manyviews.transforms.simclr import SimCLRTransform as SimCLRTransform
 from manyviews.transforms.transform import FeatureTransform as FeatureTransform

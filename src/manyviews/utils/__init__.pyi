@@ -27,6 +27,7 @@ from manyviews.utils.progress import hide_progress as hide_progress
 from manyviews.utils.progress import start_progress_bar as start_progress_bar
 from manyviews.utils.progress import track as track
 from manyviews.utils.rng import EVAL_EPOCH as EVAL_EPOCH
+from manyviews.utils.rng import draw_normal as draw_normal
 from manyviews.utils.rng import draw_permutation as draw_permutation
 from manyviews.utils.rng import draw_uniform as draw_uniform
 from manyviews.utils.rng import hash_key as hash_key

@@ -4,6 +4,8 @@ The key (seed, epoch, instance, view, draw) is hashed with the finalizer of Spli
 the order, the batch split, the number of workers or ranks, the device, or on resuming.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -41,6 +43,20 @@ def hash_key(*key: int | Tensor) -> Tensor:
 def draw_uniform(*key: int | Tensor) -> Tensor:
     """Return a uniform float32 number in [0, 1) per key."""
     return _shift_right_logical(hash_key(*key), 40).to(torch.float32) * 2.0**-24
+
+
+def draw_normal(*key: int | Tensor) -> Tensor:
+    """Return a standard normal float32 number per key, by the method of Box and Muller.
+
+    Examples:
+        >>> x = draw_normal(0, torch.arange(100_000))
+        >>> round(x.mean().item(), 1), round(x.std().item(), 1)
+        (0.0, 1.0)
+    """
+    bits = hash_key(*key)
+    radius = (_shift_right_logical(bits, 40) + 1).to(torch.float32) * 2.0**-24  # in (0, 1]
+    angle = (bits & ((1 << 24) - 1)).to(torch.float32) * (2 * math.pi * 2.0**-24)
+    return radius.log_().mul_(-2).sqrt_().mul_(angle.cos_())
 
 
 def draw_permutation(length: int, *key: int) -> Tensor:
