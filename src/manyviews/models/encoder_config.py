@@ -56,8 +56,8 @@ class EncoderConfig:
     """The encoders of a `MultiViewEncoder`, and the encoder of each modality.
 
     Examples:
-        >>> specs = {"image": EncoderSpec("image", "resnet18", size=32), "caption": EncoderSpec("text", "transformer")}
-        >>> config = EncoderConfig(specs, {"front": "image", "side": "image", "caption": "caption"}, dim=128)
+        >>> specs = {"i": EncoderSpec("image", "resnet-small", size=32), "t": EncoderSpec("text", "transformer")}
+        >>> config = EncoderConfig(specs, {"front": "i", "side": "i", "caption": "t"}, dim=128)
         >>> config.list_modalities("image"), config.largest_size
         (['front', 'side'], 32)
     """
