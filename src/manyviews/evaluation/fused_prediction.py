@@ -2,7 +2,7 @@
 
 The candidates are one probe on the concatenated representations of all modalities, and the mean of the predictions of
 probes on single modalities (log-probabilities of classes, or regression targets) for every subset of the modalities.
-The candidate with the smallest error on validation instances is chosen.
+The choice is made on validation instances, and prefers the concatenation to candidates that are not clearly better.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import l1_loss, nll_loss
+from torch.nn.functional import nll_loss
 
 from manyviews.evaluation.modality_features import list_modality_subsets
 from manyviews.metrics import VAL_FOLDS
@@ -27,6 +27,7 @@ Fusion: TypeAlias = tuple[int, ...]
 CONCATENATION: Fusion = ()
 CONFIDENCE_FACTORS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 """Factors of log-probabilities, of which the best is used to compare candidates."""
+MAX_STANDARD_ERRORS = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,22 +60,20 @@ def average_predictions(predictions: Tensor, mask: Tensor) -> Tensor:
 def choose_fusion(
     fit: FitPredictor, train: EncodedInstances, valid: EncodedInstances, modalities: Sequence[int]
 ) -> Fusion:
-    """Choose how to fuse the `modalities`: fit to `train`, compare on `valid`. Of equal candidates the first is chosen.
+    """Choose how to fuse the `modalities`: fit to `train`, compare on `valid`.
 
-    Examples:
-        >>> from manyviews.metrics import fit_regression_probe
-        >>> labels = torch.randn(200)
-        >>> h = torch.stack([labels, torch.randn(200)], 1)[..., None]  # the second modality is noise
-        >>> part = EncodedInstances(h, torch.ones(200, 2, dtype=torch.bool), labels)
-        >>> choose_fusion(lambda h, labels: fit_regression_probe(h, labels).predict, part, part, [0, 1])
-        (0,)
+    Candidates are in the order of preference: the concatenation, then the larger subsets. The first one is chosen whose
+    error exceeds the smallest by no more than `MAX_STANDARD_ERRORS` standard errors of their difference, because the
+    smallest of many errors on few instances is often so by chance.
     """
     subsets = [tuple(modalities[i] for i in subset) for subset in list_modality_subsets(len(modalities))]
-    # The larger subsets first: fewer instances lack all modalities of them.
     candidates = [CONCATENATION, *reversed(subsets)]
     predictions = predict_fusions(fit, train, valid, candidates)
-    errors = [_compute_error(prediction, valid.labels) for prediction in predictions]
-    return candidates[min(range(len(candidates)), key=errors.__getitem__)]
+    errors = torch.stack([_compute_errors(prediction, valid.labels) for prediction in predictions])
+    excess = errors - errors[errors.mean(1).argmin()]
+    standard_error = excess.std(1, correction=0) / len(valid.labels) ** 0.5
+    is_good = excess.mean(1) <= MAX_STANDARD_ERRORS * standard_error
+    return candidates[int(is_good.nonzero()[0])]
 
 
 def predict_fusions(
@@ -111,12 +110,14 @@ def describe_fusion(fusion: Fusion, names: Sequence[str]) -> str:
     return f"the mean prediction of {', '.join(first)} and {last}"
 
 
-def _compute_error(predictions: Tensor, labels: Tensor) -> float:
-    """Return the cross-entropy of log-probabilities, or the mean absolute error of regression targets.
+def _compute_errors(predictions: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of log-probabilities, or the absolute error of regression targets, of each instance.
 
     A mean of log-probabilities is less confident than each of them. So that candidates are compared by their order of
-    classes, the cross-entropy is the smallest over factors of the log-probabilities.
+    classes, the log-probabilities are multiplied by the factor with the smallest cross-entropy.
     """
     if labels.is_floating_point():
-        return l1_loss(predictions, labels.to(predictions)).item()
-    return min(nll_loss((factor * predictions).log_softmax(1), labels.long()).item() for factor in CONFIDENCE_FACTORS)
+        return (predictions.double() - labels.double()).abs()
+    scaled = [(factor * predictions.double()).log_softmax(1) for factor in CONFIDENCE_FACTORS]
+    errors = torch.stack([nll_loss(logs, labels.long(), reduction="none") for logs in scaled])
+    return errors[errors.mean(1).argmin()]
