@@ -56,7 +56,8 @@ def train(
 
     Args:
         config: all hyper-parameters. Default: the recipe `photos`, or the config of the resumed run.
-        output: directory of the new run. Default: `runs/DATA-LOSS-VIEWS` (multimodal: `runs/DATA-LOSS`).
+        output: directory of the new run. Default: `runs/DATA-LOSS-VIEWS`, or `runs/DATA-LOSS` if the config has no
+            views.
         resume: directory of a run to resume; the result equals that of an uninterrupted run. If the config has another
             number of epochs, the remaining steps follow the learning rate schedule of that number.
         overwrite: replace an existing run.

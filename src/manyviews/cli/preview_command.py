@@ -37,4 +37,6 @@ def preview_command(
     rows = [[task.split.get_image(i), *row] for i, row in zip(index.tolist(), views, strict=True)]
     captions = [["", *task.spec.view_names]] * len(rows) if len(task.spec.modalities) > 1 else None
     mv.export.save_png(mv.export.draw_contact_sheet(rows, captions), output)
-    print_lines(f"{output}: {len(rows)} instances of {config.data}, each with the views {' '.join(task.config.views)}")
+    print_lines(
+        f"{output}: {len(rows)} instances of {config.data}, each with the views {' '.join(task.spec.to_texts())}"
+    )

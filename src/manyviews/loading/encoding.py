@@ -49,9 +49,7 @@ def make_eval_loader(
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]
     spec = ViewSpec(tuple(items))
-    return ViewLoader(
-        dataset, spec, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers
-    )
+    return ViewLoader(dataset, spec, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
 
 
 def embed_instances(model: MultiViewModel, loader: ViewLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
