@@ -65,8 +65,8 @@ def make_step_function(trainer: Trainer) -> Callable[[], None]:
 
     def iterate_steps() -> Iterator[None]:
         for epoch in range(trainer.config.epochs):
-            for views, index in trainer.iterate_batches(epoch):
-                metrics = trainer.step(views, index)
+            for batch in trainer.iterate_batches(epoch):
+                metrics = trainer.step(batch)
                 trainer.step_number += 1
                 trainer.after_step({"step": trainer.step_number, "epoch": epoch, **metrics})
                 yield
@@ -78,11 +78,11 @@ def make_step_function(trainer: Trainer) -> Callable[[], None]:
 
 def make_encoder_function(trainer: Trainer) -> Callable[[], None]:
     """A function that does only the encoder's forward and backward pass at each call."""
-    encoder = trainer.task.build_model().encoder
-    images = next(trainer.iterate_batches(0))[0].flatten(0, 1)
+    encoder = trainer.task.build_model().encoder.get_encoder("image")
+    (group,) = next(trainer.iterate_batches(0)).groups
 
     def step() -> None:
-        encoder(images).sum().backward()
+        encoder(group.values).sum().backward()
         encoder.zero_grad()
 
     return step
@@ -111,9 +111,9 @@ def measure_step_memory(grad_cache_chunk: int | None, batch_size: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         config = replace(BASE, batch_size=batch_size, grad_cache_chunk=grad_cache_chunk)
         trainer = build_trainer(config, folder)
-        views, index = next(trainer.iterate_batches(0))
+        batch = next(trainer.iterate_batches(0))
         before = read_peak_memory()
-        trainer.step(views, index)
+        trainer.step(batch)
         return read_peak_memory() - before
 
 

@@ -16,19 +16,19 @@ import manyviews as mv
 
 
 class MultiViewModule(pl.LightningModule):
-    """A transform, an embedder and a loss."""
+    """A transform, a model and a loss."""
 
     def __init__(self, loss: str = "mv-dhel", views: int = 4, seed: int = 0) -> None:
         super().__init__()
         self.views, self.seed = views, seed
         self.transform = mv.SimCLRTransform(32)
-        self.embedder = mv.Embedder(mv.get_encoder("resnet-small"))
+        self.model = mv.MultiViewModel(mv.get_encoder("resnet-small"))
         self.loss = mv.get_loss(loss)
 
     def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
         images, index = batch
         views = self.transform(images, views=self.views, seed=self.seed, epoch=self.current_epoch, index=index)
-        z = self.embedder(views).z
+        z = self.model(views).z
         loss = self.loss(z)  # float32 also under precision="bf16-mixed"
         self.log("loss", loss, prog_bar=True, on_step=False, on_epoch=True)
         return loss

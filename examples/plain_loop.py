@@ -8,7 +8,7 @@ import argparse
 import torch
 
 import manyviews as mv
-from manyviews.loading import encode_images, EpochBatches
+from manyviews.loading import EpochBatches
 from manyviews.metrics import score_knn
 
 parser = argparse.ArgumentParser()
@@ -23,7 +23,7 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 data = mv.load_dataset("photos")
 images = data["train"].images[torch.randperm(2500)[: options.max_instances]].to(device)  # uint8 (n, 3, 32, 32)
 transform = mv.SimCLRTransform(32)
-model = mv.Embedder(mv.get_encoder("resnet-small")).to(device)
+model = mv.MultiViewModel(mv.get_encoder("resnet-small")).to(device)
 loss_fn = mv.get_loss(options.loss, temperature=0.5)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, weight_decay=1e-6)
 
@@ -41,9 +41,11 @@ for epoch in range(options.epochs):
 
 
 def encode(split: str) -> torch.Tensor:
-    images = data[split].images
-    return encode_images(model.encoder, images, torch.arange(len(images)), size=32)[0].cpu()
+    with torch.no_grad():
+        parts = [model(images[:, None].to(device) / 255).h[:, 0].cpu() for images in data[split].images.split(250)]
+    return torch.cat(parts)
 
 
+model.eval()
 score = score_knn(encode("train"), data["train"].labels, encode("test"), data["test"].labels)
 print(f"kNN (k = {score['knn_k']}) on the test photos: {score['knn']:.1%}")

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 import manyviews as mv
-from manyviews.loading import ModalityLoader, EpochBatches
+from manyviews.loading import EpochBatches, ViewLoader, ViewSpec
 from manyviews.metrics import fit_linear_probe
-from manyviews.models import MultimodalEmbedder, MultimodalEncoder
+from manyviews.models import MultiViewEncoder, VectorEncoder, eval_mode
 
 NAMES = ("fourier", "profiles", "gradients")
 parser = argparse.ArgumentParser()
@@ -25,9 +25,8 @@ options = parser.parse_args()
 # A multimodal dataset is a .npz of SPLIT/NAME arrays with instances in the first dimension; a missing entry is all NaN.
 rng, arrays = np.random.default_rng(0), {}
 for split, part in mv.load_dataset("digits").splits.items():
-    arrays[f"{split}/label"] = part.labels.numpy()
-    for name in NAMES:
-        arrays[f"{split}/{name}"] = part.modalities[name].values.numpy().copy()
+    values = {name: part[name].values for name in NAMES} | {"label": part.labels}
+    arrays |= {f"{split}/{name}": value.numpy().copy() for name, value in values.items()}
 missing = rng.random((len(arrays["train/label"]), len(NAMES))) < options.missing_rate
 missing[missing.all(1), 0] = False  # every instance keeps at least one modality
 for column, name in enumerate(NAMES):
@@ -38,20 +37,22 @@ print(f"{len(missing)} instances, {missing.mean():.0%} of the entries missing")
 torch.manual_seed(0)
 data = mv.load_dataset(options.output)
 train, test = data["train"], data["test"]
-embedder = MultimodalEmbedder(MultimodalEncoder.from_dataset(train, NAMES))
+encoders = {name: VectorEncoder(train[name].dim) for name in NAMES}
+for name in NAMES:
+    encoders[name].standardize.fit(train[name].collect_valid())
+model = mv.MultiViewModel(MultiViewEncoder(encoders))
+loaders = [ViewLoader(part, ViewSpec.parse(NAMES).resolve(data), [None] * 3) for part in (train, test)]
 loss_fn = mv.get_loss(options.loss)
-optimizer = torch.optim.AdamW(embedder.parameters(), 1e-3)
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 for epoch in range(options.epochs):
-    for views, _ in ModalityLoader(train, NAMES)(epoch, EpochBatches(len(train), 128, seed=0, epoch=epoch)):
-        loss = loss_fn(embedder(views).z, mask=views[-1])  # views[-1]: mask (instances, modalities)
+    for batch in loaders[0](epoch, EpochBatches(len(train), 128, seed=0, epoch=epoch)):
+        loss = loss_fn(model(batch).z, mask=batch.mask)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     print(f"epoch {epoch}: loss {loss.item():.3f}")
-
-embedder.eval()
-with torch.no_grad():
-    encoded = [embedder(ModalityLoader(part, NAMES).load_batch(torch.arange(len(part)))).h for part in (train, test)]
+with eval_mode(model):
+    encoded = [model(loader.load(torch.arange(len(loader.dataset)))).h for loader in loaders]
 for subset in [list(c) for count in (1, 2, 3) for c in combinations(range(3), count)]:
     train_h, test_h = (h[:, subset].flatten(1) for h in encoded)
     score = fit_linear_probe(train_h, train.labels).accuracy(test_h, test.labels)

@@ -13,7 +13,8 @@ from manyviews.data import load_dataset
 from manyviews.export import draw_contact_sheet, save_png
 from manyviews.losses import LOSSES
 from manyviews.runs import Run
-from manyviews.training import RECIPES, Config, resolve_task
+from manyviews.training import RECIPES, Config
+from manyviews.transforms import SimCLRTransform
 from manyviews.utils import draw_permutation
 from tests.helpers.command_line import manyviews
 
@@ -60,7 +61,7 @@ def test_preview_writes_a_contact_sheet(tmp_path: Path) -> None:
     sheet = tmp_path / "sheet.png"
     done = manyviews("preview", "--data", "photos", "--views", "3", "--instances", "5", "-o", str(sheet))
     assert done.returncode == 0, done.stderr
-    assert "5 instances of photos, each with 3 views of 32 x 32" in done.stdout
+    assert "5 instances of photos, each with the views image:3@32" in done.stdout
     with Image.open(sheet) as image:
         assert image.size == (4 * 96 + 6 * 4, 5 * 100 + 4)
         num_colors = len(image.getcolors(2**20))
@@ -77,7 +78,9 @@ def test_preview_equal_the_views_of_training(tmp_path: Path) -> None:
     ):
         assert manyviews("preview", "--instances", "3", "-o", str(tmp_path / "sheet.png"), *flags).returncode == 0
         index = draw_permutation(len(images), 0)[:3]
-        transform = build_transform(resolve_task(Config(**changes), photos, 1).config)
+        transform = SimCLRTransform(
+            32, **{"jitter_strength": 0.5, "blur_prob": 0.0, "crop_scale": (0.2, 1.0)} | changes
+        )
         views = transform(images[index], views=4, seed=0, epoch=0, index=index)
         rows = [[image, *row] for image, row in zip(images[index], views, strict=True)]
         save_png(draw_contact_sheet(rows), tmp_path / "expected.png")
@@ -92,7 +95,7 @@ def test_preview_skips_a_corrupt_image(tmp_path: Path) -> None:
     done = manyviews(*call)
     assert done.returncode == 0, done.stderr
     assert "3 instances" in done.stdout
-    assert "224 x 224" in done.stdout
+    assert "each with the views image:4@224" in done.stdout
     assert re.search(r"manyviews: warning: skipped 1 file of .*: .*fake.jpg", done.stderr)
     (tmp_path / "sheet.png").unlink()
     done = manyviews(*call, "--raise-on-corrupt")
@@ -176,9 +179,9 @@ def test_recipe_data_and_resume_set_the_defaults_of_the_flags(tmp_path: Path) ->
 def test_preview_takes_a_recipe(tmp_path: Path) -> None:
     sheet = str(tmp_path / "sheet.png")
     done = manyviews("preview", "--recipe", "imagenet100", "--data", "photos", "--instances", "2", "-o", sheet)
-    assert "2 instances of photos, each with 4 views of 224 x 224" in done.stdout, done.stderr
-    done = manyviews("preview", "--recipe", "multimodal", "-o", sheet)
-    assert (done.returncode, "task multimodal" in done.stderr) == (2, True)
+    assert "2 instances of photos, each with the views image:4@224" in done.stdout, done.stderr
+    done = manyviews("preview", "--recipe", "multimodal", "--instances", "2", "-o", sheet)
+    assert "2 instances of digits, each with the views pixels fourier profiles gradients" in done.stdout, done.stderr
 
 
 @pytest.mark.slow

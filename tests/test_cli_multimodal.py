@@ -17,8 +17,7 @@ from manyviews.cli.export_command import export_command
 from manyviews.cli.search_command import search_command
 from manyviews.cli.train_command import show_run
 from manyviews.evaluation import EvaluationConfig, average_embeddings
-from manyviews.loading import ModalityLoader, embed_multimodal
-from manyviews.models import EncoderError
+from manyviews.loading import embed_instances, make_eval_loader
 from manyviews.runs import Run
 from tests.helpers.command_line import manyviews
 from tests.helpers.terminal import parse_tables
@@ -67,21 +66,22 @@ def test_embed_writes_fused_representations(run: Run, data: str, tmp_path: Path,
 
 
 def test_image_only_commands_raise(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(
-        EncoderError, match=r"contains a multimodal encoder \(text, audio, video\), not an image encoder"
-    ):
+    with pytest.raises(ValueError, match="the encoder has no modality of images, only text, audio, video"):
         export_command(run.path, "onnx")
-    with pytest.raises(ValueError, match="search requires an image run"):
+    with pytest.raises(ValueError, match="no modality 'text': the split has image"):
         search_command(run.path, "photos", ("test/1",), tmp_path / "near.png")
     export_command(run.path, "safetensors", tmp_path / "exported.safetensors")
-    assert "encoders for text, audio, video" in capsys.readouterr().out
-    assert mv.load_encoder(tmp_path / "exported.safetensors").names == ("text", "audio", "video")
+    assert "encoders of text, audio, video" in capsys.readouterr().out
+    assert mv.load_encoder(tmp_path / "exported.safetensors").modalities == ("text", "audio", "video")
 
 
 def test_errors_are_one_line(data: str) -> None:
     for arguments, message in (
-        (["train", "--data", data], "has no images, only text, audio, video: use --recipe multimodal"),
-        (["train", "--data", data, "--recipe", "multimodal", "--modalities", "smell"], "has no modality 'smell'"),
+        (["train", "--data", data, "--views", "4"], "has text, audio, video: name them, such as --views text:2 audio"),
+        (["train", "--data", data, "--views", "smell", "text"], "has no modality 'smell', only text, audio, video"),
+        (["train", "--data", data, "--image-size", "16"], "image_size is for image views, got text audio video"),
+        (["train", "--data", data, "--encoder", "text=mlp"], "no encoder 'mlp' for sequence"),
+        (["train", "--data", data, "--modalities", "text"], "--modalities"),
         (["reproduce", "table9"], "no table or figure 'table9': did you mean table1"),
         (["reproduce", "views", "--jobs", "0"], "jobs and seeds must be >= 1, got 0 and 1"),
     ):
@@ -120,16 +120,18 @@ def make_mat_file(path: Path) -> tuple[str, np.ndarray]:
 
 def test_embed_keeps_the_row_order_of_a_mat_file(tmp_path: Path) -> None:
     data, _ = make_mat_file(tmp_path / "views.mat")
-    config = mv.Config(**{**vars(MODAL), "data": data, "epochs": 1, "batch_size": 8})
+    config = mv.Config(data=data, epochs=1, batch_size=8, hidden_dim=16, monitor_size=0, evaluate_at_end=False)
     run = train(config, output=tmp_path / "run", quiet=True)
     embed_command(run.path, data, tmp_path / "out.npz", labels=True)
     split = mv.load_dataset(data)["test"]
-    batch = ModalityLoader(split, ("view1", "view2")).load_batch(torch.arange(len(split)))
-    encoder = mv.load_encoder(run.path)
+    encoder = mv.load_encoder(run.path).encoder
+    assert encoder.modalities == ("view1", "view2")
+    batch = make_eval_loader(split, encoder).load(torch.arange(len(split)))
+    assert batch.mask is None
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["ids"].tolist() == [str(row) for row in range(20)]
         assert arrays["labels"].tolist() == ["7", "8"] * 10
-        expected = encoder.fuse(encoder(batch), batch[-1])
+        expected = encoder(batch).flatten(1)
         torch.testing.assert_close(torch.from_numpy(arrays["vectors"][list(map(int, split.ids))]), expected)
 
 
@@ -163,7 +165,9 @@ def test_embed_each_modality_and_z_equal_the_model(run: Run, data: str, tmp_path
     embed_command(run.path, data, each, vectors="each-modality", labels=True)
     embed_command(run.path, data, z, vectors="z")
     test = mv.load_dataset(data)["test"]
-    h, embeddings, mask = embed_multimodal(run.load_model(), ModalityLoader(test, NAMES), torch.arange(len(test)))
+    model = run.load_model()
+    assert model.encoder.modalities == NAMES
+    h, embeddings, mask = embed_instances(model, make_eval_loader(test, model.encoder), torch.arange(len(test)))
     mean = normalize(average_embeddings(embeddings, mask), dim=1)
     if ending == ".npz":
         with np.load(each) as arrays, np.load(z) as z_arrays:
@@ -196,12 +200,15 @@ def test_embed_raises_on_impossible_requests(run: Run, data: str, tmp_path: Path
     for encoder, source, output, flags, message in (
         (run.path, data, "a.npy", {"vectors": "each-modality"}, r"cannot store an array per modality: use a \.npz"),
         (tmp_path / "exported.safetensors", data, "a.npz", {"vectors": "z"}, "without a head"),
-        (finished_run, "photos", "a.npz", {"vectors": "each-modality"}, "is an image run without other modalities"),
         (finished_run, str(tmp_path / "flat"), "a.npz", {"labels": True}, "has no class folders"),
     ):
         with pytest.raises(ValueError, match=message):
             embed_command(encoder, source, tmp_path / output, **flags)
         assert not (tmp_path / output).exists()
+    embed_command(finished_run, "photos", tmp_path / "each.npz", vectors="each-modality")
+    embed_command(finished_run, "photos", tmp_path / "all.npz")
+    with np.load(tmp_path / "each.npz") as each, np.load(tmp_path / "all.npz") as fused:
+        np.testing.assert_array_equal(each["image"], fused["vectors"])
 
 
 def test_embed_writes_regression_targets_as_numbers(tmp_path: Path) -> None:
@@ -214,5 +221,7 @@ def test_embed_writes_regression_targets_as_numbers(tmp_path: Path) -> None:
     with np.load(tmp_path / "out.npz") as arrays:
         np.testing.assert_array_equal(arrays["labels"], expected)
     assert parquet.read_table(tmp_path / "out.parquet")["label"].to_pylist() == expected.tolist()
-    with pytest.raises(ValueError, match="its head gives predictions, not embeddings"):
+    with pytest.raises(
+        ValueError, match="z needs a model with projection heads: a supervised run or an encoder file has none"
+    ):
         embed_command(run.path, data, tmp_path / "z.npz", vectors="z")

@@ -13,8 +13,8 @@ from PIL import Image
 
 import manyviews as mv
 from manyviews.data import LazyImages
-from manyviews.loading import ModalityLoader
-from manyviews.models import MultimodalEncoder, VectorEncoder
+from manyviews.loading import ViewLoader, ViewSpec
+from manyviews.models import MultiViewEncoder, VectorEncoder, ViewBatch
 from manyviews.training import resolve_task
 from manyviews.transforms import infer_image_size
 from tests.helpers.command_line import manyviews
@@ -65,7 +65,7 @@ def test_the_first_command_of_the_readme_works_on_a_small_folder(
     assert "1 rank on cpu, 1 CPU thread" in output  # by OMP_NUM_THREADS
     assert "  10 monitored instances (trained on)\n" in output
     assert re.search(r"step 10, 10 monitored instances \(trained on\): alignment", output)
-    run = mv.Run.open(tmp_path / "runs/few-mv-dhel-4")
+    run = mv.Run.open(tmp_path / "runs/few-mv-dhel")
     assert (run.is_finished, run.config.monitor_size, run.config.batch_size) == (True, 0, 20)
     recipe = mv.get_recipe(run.path / "config.yaml")
     assert (recipe.monitor_size, recipe.batch_size) == (0, 20)
@@ -148,8 +148,8 @@ def make_tensor_dataset() -> torch.utils.data.TensorDataset:
     return torch.utils.data.TensorDataset(torch.zeros(4, 3, 8, 8))
 
 
-def make_encoder() -> MultimodalEncoder:
-    return MultimodalEncoder({"text": VectorEncoder(3), "audio": VectorEncoder(4)})
+def make_encoder() -> MultiViewEncoder:
+    return MultiViewEncoder({"text": VectorEncoder(3), "audio": VectorEncoder(4)})
 
 
 @pytest.mark.parametrize(
@@ -169,23 +169,31 @@ def make_encoder() -> MultimodalEncoder:
             "data in the config must be a string, got a torch.*: save it to a file or folder and pass the path",
         ),
         (
-            lambda: ModalityLoader(make_tensor_dataset(), ("text",)),
+            lambda: ViewLoader(make_tensor_dataset(), ViewSpec.parse(("text:2",)), [None]),
             r"expected a Dataset, .* got a torch.*: Dataset\(\{NAME: tensor",
-        ),
-        (
-            lambda: MultimodalEncoder.from_dataset(make_tensor_dataset(), ("text",)),
-            "expected a Dataset, .* got a torch.*TensorDataset",
         ),
         (lambda: mv.Dataset({"text": np.zeros((4, 3))}), r"text must be a tensor .* got float64 \(4, 3\)"),
         (lambda: mv.Dataset({"text": torch.ones(2, 3)}, labels=[0, 1]), "labels must be a tensor .* got a list"),
         (lambda: mv.Dataset(make_tensor_dataset()), "must be a dict of tensors by name, got a torch.*TensorDataset"),
         (
             lambda: make_encoder()({"text": torch.zeros(2, 3), "audio": torch.zeros(2, 4)}),
-            r"list of the features of text, audio, lengths \(B, 2\) and mask \(B, 2\), got a dict: use ModalityLoader",
+            "an encoder takes a ViewBatch, got a dict: use ViewBatch.from_views or a ViewLoader",
         ),
         (
             lambda: make_encoder()([torch.zeros(2, 3)]),
-            r"a list of the features of text, audio, .* got \[Tensor\]: use ModalityLoader",
+            "an encoder takes a ViewBatch, got a list: use ViewBatch.from_views or a ViewLoader",
+        ),
+        (
+            lambda: make_encoder()(ViewBatch.from_views(torch.zeros(2, 2, 3), "smell")),
+            "there is no encoder 'smell', only text, audio",
+        ),
+        (
+            lambda: mv.MultiViewModel(make_encoder())({"text": torch.zeros(2, 3)}),
+            r"views must be \(instances, views, ...\), .*, got a dict",
+        ),
+        (
+            lambda: mv.MultiViewModel(make_encoder())(torch.zeros(2, 2, 3)),
+            "views of 2 encoders, text, audio, must be a ViewBatch: use a ViewLoader",
         ),
     ],
 )

@@ -68,7 +68,7 @@ def test_paper_scale_uses_the_papers_recipes() -> None:
         expected = dataclasses.replace(
             recipe,
             loss=trial.config.loss,
-            views=trial.coordinates["views"],
+            views=(str(trial.coordinates["views"]),),
             released_variant=True,
             evaluate_at_end=False,
         )
@@ -84,7 +84,9 @@ def test_paper_scale_uses_the_papers_recipes() -> None:
             assert (trial.config.max_instances, trial.config.subset, trial.config.monitor_size) == (500, "first", 0)
     fixed = make_grid("fixed-batch", ReproduceOptions(scale="paper"))
     assert {
-        trial.config.views * trial.config.instances_per_batch for trial in fixed if trial.config.views in (2, 4, 8)
+        trial.config.num_views * trial.config.instances_per_batch
+        for trial in fixed
+        if trial.config.num_views in (2, 4, 8)
     } == {256}
 
 
@@ -150,7 +152,7 @@ def test_data_files_are_identified_by_content(tmp_path: Path) -> None:
     assert make_grid("multimodal", ReproduceOptions(datasets=(str(second),)))[0].name != names[0]
 
 
-def test_task_is_detected_from_the_data(tmp_path: Path) -> None:
+def test_data_of_several_modalities_are_detected(tmp_path: Path) -> None:
     pictures, upper, pickled = tmp_path / "photos.npz", tmp_path / "THREE.NPZ", tmp_path / "two.pickle"
     np.savez(pictures, x=np.zeros((6, 8, 8, 3), np.uint8), y=np.arange(6) % 2)
     Path(bundle(tmp_path / "three.npz")).rename(upper)
@@ -164,11 +166,14 @@ def test_task_is_detected_from_the_data(tmp_path: Path) -> None:
     trials = make_grid(
         "other-losses", ReproduceOptions(scale="smoke", datasets=(*sources, "ch-sims=nowhere", "digits"))
     )
-    tasks = {trial.coordinates["data"]: trial.config.task for trial in trials}
-    assert tasks == {
-        "photos": "images", "folder": "images", "digits": "images",
-        "THREE": "multimodal", "two": "multimodal", "emotions": "multimodal", "ch-sims": "multimodal",
-    }  # fmt: skip
+    views = {trial.coordinates["data"]: trial.config.views for trial in trials}
+    assert views == dict.fromkeys(("photos", "folder", "digits"), ("3",)) | dict.fromkeys(
+        ("THREE", "two", "emotions", "ch-sims"), ()
+    )
+    modal = {trial.coordinates["data"] for trial in trials if trial.coordinates["views"] == "modalities"}
+    assert modal == {"THREE", "two", "emotions", "ch-sims"}
+    optimizers = {trial.coordinates["data"]: trial.config.optimizer for trial in trials}
+    assert {optimizers[name] for name in modal} == {"adamw"}
 
 
 def make_small_trials(count: int) -> list[Trial]:

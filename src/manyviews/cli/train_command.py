@@ -23,7 +23,7 @@ def train_command(
         config: Settings of the run.
         recipe: Set of defaults that flags override: photos, cifar10, cifar100, imagenet100, imagenet1k, multimodal,
             ch-sims, cmu-mosei, or a .yaml file. Default: the recipe with the name of the data, or photos.
-        output: Directory of the run. Default: runs/DATA-LOSS-VIEWS (multimodal: runs/DATA-LOSS).
+        output: Directory of the run. Default: runs/DATA-LOSS-VIEWS, or runs/DATA-LOSS without --views.
         resume: Directory of a run to resume; only flags that do not affect its result may change. With other
             --epochs, the remaining steps follow the schedule of that number of epochs.
         overwrite: Replace an existing run.

@@ -14,6 +14,7 @@ from manyviews.models.encoder_config import CUSTOM, EncoderConfig, build_encoder
 from manyviews.models.encoders import get_representation_dim, switch_to_eval
 from manyviews.models.heads import ProjectionHead
 from manyviews.models.view_batch import ViewBatch
+from manyviews.utils import describe_type
 
 DEFAULT_DIM = 128
 """Dimension of representations if the encoders have different ones."""
@@ -128,6 +129,9 @@ class MultiViewEncoder(nn.Module):
         return module
 
     def forward(self, batch: ViewBatch) -> Tensor:
+        if not isinstance(batch, ViewBatch):
+            got = describe_type(batch)
+            raise TypeError(f"an encoder takes a ViewBatch, got {got}: use ViewBatch.from_views or a ViewLoader")
         shape = (batch.num_instances, batch.num_views)
         if batch.mask is not None and (batch.mask.dtype != torch.bool or batch.mask.shape != shape):
             raise ValueError(f"mask must be bool {shape}, got {batch.mask.dtype} {tuple(batch.mask.shape)}")
@@ -229,9 +233,14 @@ class MultiViewModel(nn.Module):
 
     def forward(self, views: ViewBatch | Tensor | Sequence[Tensor]) -> ModelOutput:
         """Embed a batch; views (B, N, ...), or a list of such groups of different shapes, if there is one encoder."""
-        batch = views if isinstance(views, ViewBatch) else ViewBatch.from_views(views, self.encoder.names[0])
-        h = self.encoder(batch)
-        return ModelOutput(h, self.head(h, batch))
+        if not isinstance(views, ViewBatch):
+            views = ViewBatch.from_views(views, self.encoder.names[0])
+            if len(names := self.encoder.names) > 1:
+                raise ValueError(
+                    f"views of {len(names)} encoders, {', '.join(names)}, must be a ViewBatch: use a ViewLoader"
+                )
+        h = self.encoder(views)
+        return ModelOutput(h, self.head(h, views))
 
 
 def apply_to_rows(

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from manyviews.utils import describe_type
+
 
 class ViewGroup(NamedTuple):
     """Views of one shape that one encoder maps to representations in one call."""
@@ -42,6 +44,8 @@ class ViewBatch(NamedTuple):
     def from_views(cls, views: Tensor | Sequence[Tensor], encoder: str = "") -> ViewBatch:
         """Make a batch from views (B, N, ...), or from several such groups of different shapes."""
         parts = [views] if isinstance(views, Tensor) else list(views)
+        if any(not isinstance(part, Tensor) for part in parts):
+            raise TypeError(f"views must be (instances, views, ...), or a list of such, got {describe_type(views)}")
         if not parts or any(part.dim() < 3 or len(part) != len(parts[0]) for part in parts):
             shapes = ", ".join(str(tuple(part.shape)) for part in parts)
             raise ValueError(f"views must be (instances, views, ...), such as (B, N, C, H, W), got {shapes or 'none'}")

@@ -249,6 +249,12 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects
             check_encoder_name(column.kind, name)
         except ValueError as error:
             raise ConfigError(str(error)) from error
+        if key in encoders and encoders[key].name != name:
+            names = " and ".join(other for other, shared in spec.encoders.items() if shared == key)
+            raise ConfigError(
+                f"{names} share an encoder, which cannot be both {encoders[key].name} and {name}: "
+                "use --separate-encoders"
+            )
         options = {
             "features": column.dim, "dim": config.hidden_dim, "layers": config.transformer_layers,
             "heads": config.transformer_heads, "dropout": config.dropout, "stem": config.stem,
