@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from manyviews.data import DatasetDict
+from manyviews.data import DatasetDict, convert_dataset
 from manyviews.evaluation import EvaluationConfig, evaluate_model, load_evaluation
 from manyviews.loading import ViewSpec
 from manyviews.models import CUSTOM, MultiViewModel
@@ -108,7 +108,10 @@ def train(
         config, data = data, None
     if not isinstance(config, Config | None):
         raise TypeError(f"config must be a Config, got {describe_type(config)}")
-    source = None if data is None or isinstance(data, (str, Path)) else data
+    source = None
+    if data is not None and not isinstance(data, (str, Path)):
+        with hide_progress() if quiet else nullcontext():
+            source = convert_dataset(data)
     objects = CustomObjects(
         {name: copy.deepcopy(module) for name, module in _list_by_name("encoder", encoder, nn.Module).items()},
         loss if isinstance(loss, nn.Module) else None,

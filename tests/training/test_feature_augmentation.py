@@ -119,7 +119,7 @@ def test_small_data_of_sequences_has_small_encoders_a_low_temperature_and_enough
 
 def test_digits_and_paper_recipes_keep_their_defaults() -> None:
     config = resolve_task(get_recipe("multimodal"), load_dataset("digits"), 1).config
-    expected = (60, 128, 3, 0.5, 1e-3)
+    expected = (60, 128, None, 0.5, 1e-3)  # no transformer for vectors
     fields = ("epochs", "hidden_dim", "transformer_layers", "temperature", "learning_rate")
     assert tuple(getattr(config, name) for name in fields) == expected
     assert tuple(getattr(get_recipe("ch-sims"), name) for name in fields) == (200, 128, 3, 0.5, 1e-4)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import warnings
 from pathlib import Path
 
@@ -76,7 +77,9 @@ def run(gaps: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_training_equals_a_plain_loop(gaps: str, tmp_path: Path) -> None:
     """The reference is a plain torch loop with masks for missing modalities."""
-    run = train(modal(gaps, missing_rate=0.2, dropout=0.0), output=tmp_path / "run", quiet=True)
+    run = train(
+        modal(gaps, missing_rate=0.2, dropout=0.0, augment_features="none"), output=tmp_path / "run", quiet=True
+    )
     config, data = run.config, mv.load_dataset(gaps)
     assert config.views == NAMES
     task = run.make_task(data)
@@ -659,7 +662,9 @@ def test_instances_without_a_modality_are_not_scored(run: Run, gaps: str, tmp_pa
         config=EvaluationConfig(label_fractions=(), baselines=False, drop_modalities=("audio",)),
     )
     empty = int((~keep).sum())
-    assert result.caveats == (f"{empty} instances have no readable modality without audio: not scored",)
+    assert result.caveats[0] == f"{empty} instances have no readable modality without audio: not scored"
+    (fusion,) = result.caveats[1:]
+    assert re.fullmatch(r"fused prediction, chosen on \d+ instances that are not tested: .*", fusion)
     assert result.test_instances == 40 - empty
     data = mv.load_dataset(gaps)
     _, z, train_mask = encode(run, data, "train")

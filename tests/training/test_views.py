@@ -75,7 +75,7 @@ def made_data(monkeypatch: pytest.MonkeyPatch) -> mv.DatasetDict:
     """Texts are in no file format, so the data replace those of every config."""
     data = make_data()
     for module in ("api", "runs"):
-        monkeypatch.setattr(f"manyviews.{module}.load_data", lambda _: data)
+        monkeypatch.setattr(f"manyviews.{module}.load_data", lambda *_: data)
     return data
 
 

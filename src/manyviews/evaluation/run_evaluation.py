@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from manyviews import __version__
-from manyviews.data import DatasetDict, as_path, load_dataset
+from manyviews.data import DatasetDict, as_path, convert_dataset, load_dataset
 from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import EvaluationResult
 from manyviews.evaluation.model_evaluation import evaluate_modalities
@@ -60,7 +60,7 @@ def evaluate(
     model, run_config = run.load_model(encoder), run.config
     is_own = data is None or run_config.data == CUSTOM
     if is_own:
-        dataset = load_data(run_config, data)
+        dataset = load_data(run_config, None if data is None else convert_dataset(data))
     elif not isinstance(data, (str, Path)):
         raise ConfigError(f"other data must be a name or a path, got {describe_type(data)}")
     else:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from manyviews.data import Dataset, DatasetDict, convert_dataset, load_dataset
+from manyviews.data import Dataset, DatasetDict, load_dataset
 from manyviews.loading import (
     ViewLoader,
     ViewSpec,
@@ -263,10 +263,10 @@ def drop_random_modalities(split: Dataset, spec: ViewSpec, config: Config) -> Da
     return split.drop_modalities({name: dropped[:, i] for i, name in enumerate(names)})
 
 
-def load_data(config: Config, source: object | None = None) -> DatasetDict:
-    """Load the data of a config, or convert an object, with at most `max_instances` training instances."""
+def load_data(config: Config, source: DatasetDict | None = None) -> DatasetDict:
+    """Load the data of a config, or take the user's, with at most `max_instances` training instances."""
     if source is not None:
-        return limit_instances(convert_dataset(source), config)
+        return limit_instances(source, config)
     if config.data == CUSTOM:
         raise ConfigError(
             "the data is an object of yours: pass it, as mv.train(DATASET, ...) or evaluate(data=DATASET)"
