@@ -8,7 +8,7 @@ import argparse
 import torch
 
 import manyviews as mv
-from manyviews.loading import list_epoch_batches
+from manyviews.loading import EpochBatches
 from manyviews.metrics import score_knn
 
 parser = argparse.ArgumentParser()
@@ -28,7 +28,7 @@ loss_fn = mv.get_loss(options.loss, temperature=0.5)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, weight_decay=1e-6)
 
 for epoch in range(options.epochs):
-    for batch in list_epoch_batches(len(images), min(128, len(images)), seed=0, epoch=epoch):
+    for batch in EpochBatches(len(images), min(128, len(images)), seed=0, epoch=epoch):
         index = batch.to(device)
         views = transform(images[index], views=options.views, seed=0, epoch=epoch, index=index)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):

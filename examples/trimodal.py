@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import manyviews as mv
-from manyviews.loading import ViewLoader, ViewSpec, list_epoch_batches
+from manyviews.loading import EpochBatches, ViewLoader, ViewSpec
 from manyviews.metrics import fit_linear_probe
 from manyviews.models import MultiViewEncoder, VectorEncoder, eval_mode
 
@@ -45,7 +45,7 @@ loaders = [ViewLoader(part, ViewSpec.parse(NAMES).resolve(data), [None] * 3) for
 loss_fn = mv.get_loss(options.loss)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 for epoch in range(options.epochs):
-    for batch in loaders[0](epoch, list_epoch_batches(len(train), 128, seed=0, epoch=epoch)):
+    for batch in loaders[0](epoch, EpochBatches(len(train), 128, seed=0, epoch=epoch)):
         loss = loss_fn(model(batch).z, mask=batch.mask)
         optimizer.zero_grad()
         loss.backward()

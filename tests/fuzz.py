@@ -46,7 +46,7 @@ from manyviews.api import train
 from manyviews.cli.train_command import show_run
 from manyviews.data import DatasetError, load_dataset, read_image
 from manyviews.data.cifar import CIFAR_SPECS
-from manyviews.models import EncoderConfig, EncoderError, MultimodalEncoder, get_encoder, serialize_module
+from manyviews.models import EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder, serialize_module
 from manyviews.report.comparison import make_comparison_table
 from manyviews.report.section import make_evaluation_tables
 from manyviews.report.summary import load_summaries
@@ -258,13 +258,23 @@ def mutate_safetensors_header(content: bytes, rng: random.Random) -> bytes:
         metadata = json.loads(tree["__metadata__"]["manyviews"])
         for _ in range(rng.choice((1, 1, 3))):
             _replace_value(metadata, rng)
-        if rng.random() < 0.3:
-            metadata |= {
-                "size": rng.choice((4096, 4097, 10**9)),
-                "hidden_dim": 10_000,
-                "transformer_layers": 10_000,
-                "encoder": "resnet50",
+        if rng.random() < 0.3 and isinstance(metadata, dict):
+            large = {
+                "width": 100.0,
+                "stem": "small",
+                "features": 10_000,
+                "dim": 10_000,
+                "layers": 10_000,
+                "heads": 10_000,
             }
+            encoders = metadata.get("encoders")
+            for spec in encoders.values() if isinstance(encoders, dict) else ():
+                if isinstance(spec, dict) and rng.random() < 0.5:
+                    key = rng.choice(list(large))
+                    name = rng.choice(("resnet50", "transformer", "mlp"))
+                    size = rng.choice((4096, 4097, 10**9))
+                    spec.update(rng.choice(({"size": size}, {"options": {key: large[key]}}, {"name": name})))
+            metadata |= rng.choice(({}, {"dim": 10_000}))
         tree["__metadata__"]["manyviews"] = json.dumps(metadata)
     else:
         _replace_value(tree, rng)
@@ -461,13 +471,19 @@ def make_finished_run() -> dict[str, bytes]:
 
 
 def make_encoder_format() -> Format:
-    split = load_dataset("digits")["train"]
-    multimodal = MultimodalEncoder.from_dataset(split, ("pixels", "fourier"), hidden_dim=8)
-    sizes = {"encoder": "resnet-small", "options": {"width": 0.125}, "size": 16}
-    seeds = {
-        "a.safetensors": serialize_module(get_encoder("resnet-small", width=0.125), EncoderConfig(**sizes)),
-        "b.safetensors": serialize_module(multimodal, multimodal.config),
+    image = EncoderSpec("image", "resnet-small", {"width": 0.125}, 16)
+    transformer = {"dim": 8, "layers": 2, "heads": 2, "dropout": 0.1}
+    others = {
+        "pixels": EncoderSpec("vector", "mlp", {"features": 64, "dim": 8}),
+        "speech": EncoderSpec("sequence", "transformer", {"features": 5, **transformer}),
+        "caption": EncoderSpec("text", "transformer", transformer),
+        "image": image,
     }
+    configs = {
+        "a.safetensors": EncoderConfig({"image": image}, {"image": "image"}),
+        "b.safetensors": EncoderConfig(others, {**{name: name for name in others}, "side": "image"}, 8),
+    }
+    seeds = {name: serialize_module(MultiViewEncoder.from_config(config), config) for name, config in configs.items()}
     return Format(seeds, lambda folder, name: load_encoder(folder / name), (mutate_bytes, mutate_safetensors_header))
 
 

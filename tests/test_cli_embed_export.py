@@ -37,7 +37,7 @@ def test_evaluate_prints_tables_and_writes_a_json_file(
     assert all(cell.count("%") == 1 for cell in cells["trained encoder"])
     assert "12 labels" in output
     assert "kNN (k = 1)" in output  # a tenth of 16 a class
-    assert "±" in cells["pixels"][2]
+    assert "±" in cells["raw features"][2]
     assert cells["rank"][1].endswith("of 16")
     (written,) = run.glob("evaluation-images-*.json")
     assert output.splitlines()[-1] == f"written to {written}"
@@ -75,7 +75,8 @@ def test_embed_writes_labels_and_embeddings(finished_run: Path, tmp_path: Path) 
         assert content["ids"].tolist() == [f"{c}/{n:03}.png" for c, n in zip("aabbcc", (0, 3, 1, 4, 2, 5), strict=True)]
         assert content["labels"].tolist() == list("aabbcc")
         h = run.load_encoder()([folder / name for name in content["ids"].tolist()])
-        z = torch.nn.functional.normalize(run.load_model().head(h), dim=1)
+        (head,) = run.load_model().head.heads
+        z = torch.nn.functional.normalize(head(h), dim=1)
         torch.testing.assert_close(torch.from_numpy(content["vectors"]), z)
 
 
@@ -157,13 +158,14 @@ def test_an_exported_file_can_be_exported_again_and_the_run_is_unchanged(
 SLOW = """
 import sys, time
 from manyviews.cli import main
-from manyviews.export import ImageCollection
+from manyviews.export import Collection
 
 def encode(self, *_):
-    yield ["a"], __import__("torch").zeros(1, 64), []
+    torch = __import__("torch")
+    yield (["a"], torch.zeros(1, 64), []), torch.ones(1, dtype=torch.bool)
     time.sleep(100)
 
-ImageCollection.encode = encode
+Collection.encode = encode
 sys.argv[0] = "manyviews"
 main()
 """

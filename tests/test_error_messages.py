@@ -115,7 +115,7 @@ def test_a_column_of_labels_is_read_and_a_text_file_is_rejected(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: mv.train({"epochs": 1}), r"config must be a Config, got a dict: use mv\.train\(mv\.Config\(data=PATH"),
+        (lambda: mv.train(config={"epochs": 1}), "config must be a Config, got a dict"),
         (
             lambda: mv.losses.check_principles("mv-dhel"),
             "loss must be a MultiViewLoss or a function of P and A, got 'mv-dhel': use get_loss",
@@ -162,8 +162,9 @@ def make_encoder() -> MultiViewEncoder:
         (lambda: mv.load_dataset(np.zeros((4, 8, 8, 3))), r"got a numpy\.ndarray: save .* numpy\.savez"),
         (
             lambda: mv.train(make_tensor_dataset()),
-            r"must be a Config, got a torch.*TensorDataset: use mv\.train\(mv\.Config\(data=PATH",
+            r"must be a PIL image or uint8 \(3, H, W\), got torch.float32 \(3, 8, 8\): leave ToTensor and Normalize",
         ),
+        (lambda: mv.train({"epochs": 1}), r"epochs must be a tensor \(instances, ...\), got an int"),
         (
             lambda: mv.Config(data=make_tensor_dataset()),
             "data in the config must be a string, got a torch.*: save it to a file or folder and pass the path",
@@ -197,7 +198,10 @@ def make_encoder() -> MultiViewEncoder:
         ),
     ],
 )
-def test_errors_describe_objects_that_are_not_data(call: Callable[[], object], message: str) -> None:
+def test_errors_describe_objects_that_are_not_data(
+    call: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises((TypeError, ValueError), match=message):
         call()
 

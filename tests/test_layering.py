@@ -13,7 +13,7 @@ PACKAGES = ["utils", "losses", "data", "transforms", "models", "loading", "metri
 PACKAGES += ["api", "export", "report", "reproduce", "cli"]
 """In the order data flows: a package imports only packages before it."""
 PARTICIPLE = re.compile(r"^[a-z]+(ed|en|ing|own|eld)$")
-VERBS = {"embed", "open"}
+VERBS = {"embed", "open", "seed"}
 NOUNS_AND_ADJECTIVES = {"cached_tile", "markdown", "masked_logsumexp", "masked_mean", "masked_sum"}
 NOUNS_AND_ADJECTIVES |= {"required_energies", "squared_distance", "warning"}
 

@@ -11,7 +11,7 @@ import manyviews
 
 PACKAGES = ("losses", "data", "transforms", "models", "loading", "metrics")
 PACKAGES += ("training", "evaluation", "export", "report", "reproduce", "utils")
-RETURNED = {"PrinciplesReport", "EmbedderOutput", "LinearProbe", "LinearRegressionProbe", "Query", "Outcome"}
+RETURNED = {"PrinciplesReport", "ModelOutput", "LinearProbe", "LinearRegressionProbe", "Query", "Outcome"}
 
 
 def list_documented() -> list[tuple[str, str]]:

@@ -31,9 +31,9 @@ from manyviews.cli.common import LoaderOptions
 from manyviews.cli.embed_command import embed_command
 from manyviews.data import CorruptImageError, DatasetError, load_dataset, read_image, walk_images
 from manyviews.data.image_files import IMAGE_FORMATS
-from manyviews.export import ImageCollection, make_query
+from manyviews.export import Collection, make_query
 from manyviews.loading import choose_eval_batch_size
-from manyviews.models import EncoderConfig, EncoderError, ImageEncoder, get_encoder, serialize_module
+from manyviews.models import Encoder, EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder, serialize_module
 from manyviews.models import serialization as saved
 from manyviews.report import write_report
 from manyviews.reproduce import Trial
@@ -47,6 +47,13 @@ from tests.helpers.tiny_run import flags, folder_of_images
 
 SOURCE = Path(manyviews.__file__).parent
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 24 24\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def make_image_config(name: str, size: int, **options: object) -> EncoderConfig:
+    return EncoderConfig({"image": EncoderSpec("image", name, options, size)}, {"image": "image"})
+
+
+IMAGE_ENCODER = Encoder(MultiViewEncoder.from_config(make_image_config("resnet-small", 16, width=0.125)))
 
 
 @pytest.fixture
@@ -94,7 +101,11 @@ def test_unsupported_image_formats_are_refused_by_name(
     folder.mkdir()
     path = folder / "a.png"
     path.write_bytes(start)
-    for read in (read_image, load_dataset, lambda path: make_query(str(path), ImageCollection.open("digits"))):
+    for read in (
+        read_image,
+        load_dataset,
+        lambda path: make_query(str(path), Collection.open("digits"), IMAGE_ENCODER),
+    ):
         with pytest.raises(
             DatasetError,
             match=rf"a\.png has the unsupported format {name}: convert it to JPEG, PNG, .* or GIF|expected a folder",
@@ -130,7 +141,7 @@ def test_no_command_starts_ghostscript(
         assert "EPS" in output or arguments[0] == "report", (arguments, output)
         assert not ghostscript.exists(), arguments
     encoder = load_encoder(finished_run)
-    assert isinstance(encoder, ImageEncoder)
+    assert isinstance(encoder, Encoder)
     with pytest.raises(CorruptImageError, match="EPS"):
         encoder([alone])
     assert not ghostscript.exists()
@@ -389,8 +400,8 @@ def test_evaluation_batch_shrinks_with_image_size_and_must_fit_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [choose_eval_batch_size(size) for size in (8, 224, 448, 4096)] == [256, 256, 64, 1]
-    about = EncoderConfig("resnet-small", {"width": 0.125}, 4096)
-    (tmp_path / "a.safetensors").write_bytes(serialize_module(get_encoder("resnet-small", width=0.125), about))
+    about = make_image_config("resnet-small", 4096, width=0.125)
+    (tmp_path / "a.safetensors").write_bytes(serialize_module(MultiViewEncoder.from_config(about), about))
     monkeypatch.setattr(saved, "get_memory_limit", lambda: 2**28)
     with pytest.raises(EncoderError, match="one image of 4096 x 4096 needs more than the available memory"):
         load_encoder(tmp_path / "a.safetensors")
@@ -411,7 +422,8 @@ def test_models_of_another_package_have_a_budget(tmp_path: Path, monkeypatch: py
         ("small", 4096, "one image of 4096 x 4096 needs more than the available memory"),
         ("small", 16, None),
     ):
-        path.write_bytes(serialize_module(torch.nn.Sequential(conv, *pooled), EncoderConfig(f"timm:{name}", {}, size)))
+        encoder = MultiViewEncoder({"image": torch.nn.Sequential(conv, *pooled)})
+        path.write_bytes(serialize_module(encoder, make_image_config(f"timm:{name}", size)))
         monkeypatch.setattr(saved, "get_memory_limit", lambda: 2**28)
         if message is None:
             assert load_encoder(path).dim == 4

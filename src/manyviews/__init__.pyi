@@ -16,6 +16,7 @@ from manyviews.data import DatasetError as DatasetError
 from manyviews.data import load_dataset as load_dataset
 from manyviews.evaluation import EvaluationConfig as EvaluationConfig
 from manyviews.evaluation import evaluate as evaluate
+from manyviews.loading import MultiViewDataset as MultiViewDataset
 from manyviews.losses import AnchoredLoss as AnchoredLoss
 from manyviews.losses import DCLLoss as DCLLoss
 from manyviews.losses import DHELLoss as DHELLoss
@@ -38,6 +39,7 @@ from manyviews.models import MultiViewModel as MultiViewModel
 from manyviews.models import get_encoder as get_encoder
 from manyviews.runs import Run as Run
 from manyviews.runs import load_encoder as load_encoder
+from manyviews.training import Callback as Callback
 from manyviews.training import Config as Config
 from manyviews.training import get_recipe as get_recipe
 from manyviews.transforms import MultiCrop as MultiCrop

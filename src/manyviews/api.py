@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from manyviews.data import DatasetDict
 from manyviews.evaluation import EvaluationConfig, evaluate_model, load_evaluation
 from manyviews.loading import ViewSpec
+from manyviews.models import CUSTOM, MultiViewModel
 from manyviews.runs import Run, init_from_run
 from manyviews.training import (
     AUTO_FIELDS,
     LOG_FILE,
+    Callback,
     Config,
     ConfigError,
+    CustomObjects,
     Trainer,
+    TrainingTask,
+    TransformLike,
     build_loss,
     check_loggers,
     check_output,
     check_wandb_login,
     create_fabric,
+    get_default_recipe,
     limit_cpu_threads,
     list_checkpoints,
     load_data,
@@ -45,24 +53,40 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: Config | None = None,
+    data: Any = None,
     *,
+    config: Config | None = None,
+    encoder: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
+    loss: str | nn.Module | None = None,
+    transform: TransformLike | Mapping[str, TransformLike] | None = None,
+    callbacks: Sequence[Callback] = (),
     output: str | Path | None = None,
     resume: str | Path | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    **fields: Any,
 ) -> Run:
     """Train an encoder.
 
     Args:
-        config: all hyper-parameters. Default: the recipe `photos`, or the config of the resumed run.
+        data: a name, a path, or an object that `convert_dataset` accepts: a tensor, a dict of modalities, a map-style
+            dataset of torch; or a `Config`.
+        config: all hyper-parameters. Default: the recipe of the data's name, or `photos`, or the resumed run's config.
+        encoder: a name as on the command line, a module that encodes the images (or the only kind of views), or modules
+            by modality or kind. After training, your modules have the trained weights.
+        loss: a name, or a module that maps embeddings (M, N, d), and `mask=` (M, N) if views are missing, to a scalar.
+            It must gather the embeddings of other ranks itself, as ours do.
+        transform: a `SimCLRTransform`, a function from a PIL image to a view in [0, 1], or a dict of them by modality.
+        callbacks: objects with the methods of `Callback`.
         output: directory of the new run. Default: `runs/DATA-LOSS-VIEWS`, or `runs/DATA-LOSS` if the config has no
             views.
         resume: directory of a run to resume; the result equals that of an uninterrupted run. If the config has another
-            number of epochs, the remaining steps follow the learning rate schedule of that number.
+            number of epochs, the remaining steps follow the learning rate schedule of that number. Objects must be
+            given again.
         overwrite: replace an existing run.
         quiet: print nothing; `log.txt` still has the full log. Messages also go to the handlers of
             `logging.getLogger("manyviews")`; if it has any, they replace those on stderr.
+        fields: fields of `Config`, such as views=4, epochs=10.
 
     Returns:
         the finished run. With several ranks, the other ranks do not wait for the evaluation.
@@ -75,20 +99,40 @@ def train(
 
     Examples:
         >>> import manyviews as mv
-        >>> run = mv.train(mv.Config(loss="mv-infonce", epochs=2), output="runs/mine")  # doctest: +SKIP
-        >>> run.load_encoder()(torch.rand(5, 3, 32, 32)).shape                          # doctest: +SKIP
+        >>> run = mv.train("photos", loss="mv-infonce", epochs=2, output="runs/mine")  # doctest: +SKIP
+        >>> run.load_encoder()(torch.rand(5, 3, 32, 32)).shape                         # doctest: +SKIP
         torch.Size([5, 192])
     """
+    if isinstance(data, Config):
+        if config is not None:
+            raise TypeError("give one Config, as the first argument or as config=")
+        config, data = data, None
     if not isinstance(config, Config | None):
-        raise TypeError(
-            f"config must be a Config, got {describe_type(config)}: use mv.train(mv.Config(data=PATH)) with the path "
-            "of an image folder or an array file"
+        raise TypeError(f"config must be a Config, got {describe_type(config)}")
+    source = None if data is None or isinstance(data, (str, Path)) else data
+    objects = CustomObjects(
+        {name: copy.deepcopy(module) for name, module in _list_by_name("encoder", encoder, nn.Module).items()},
+        loss if isinstance(loss, nn.Module) else None,
+        _list_by_name("transform", transform, object),
+    )
+    fields |= {} if data is None else {"data": CUSTOM if source is not None else str(data)}
+    fields |= {} if loss is None else {"loss": CUSTOM if objects.loss is not None else loss}
+    if objects.encoders:
+        fields["encoder"] = tuple(f"{name}={CUSTOM}" if name else CUSTOM for name in objects.encoders)
+    elif encoder is not None:
+        fields["encoder"] = encoder
+    if config is not None or fields:
+        base = config or (
+            Run.open(resume).config if resume is not None else get_default_recipe(fields.get("data", "photos"))
         )
+        config = base.with_fields(fields, "the arguments of train")
     if resume is not None:
         if output is not None or overwrite:
             raise ConfigError("--resume cannot be combined with --output or --overwrite")
         existing = Run.open(resume)
         config = _get_resume_config(existing, config)
+        if config.data == CUSTOM and source is None:
+            raise ConfigError("the data is an object of yours: pass it again, as mv.train(DATASET, resume=...)")
         if _is_complete(existing, config):
             return existing
     config = with_absolute_paths(config or Config())
@@ -97,16 +141,15 @@ def train(
     path = Path(resume or output or _get_default_output(config)).expanduser()
     fabric = create_fabric(config)
     if resume is None:
-        # `Run.create` checks again; this fails before the data is loaded.
-        run_on_rank_zero(fabric, partial(check_output, path, overwrite))
-    run_on_rank_zero(fabric, partial(check_wandb_login, config.loggers))
+        check_output(path, overwrite)  # `Run.create` checks again; this fails before the data is loaded
     with _set_up_process(config, fabric, quiet) as log, ExitStack() as stack:
-        with fabric.rank_zero_first():
-            data = load_data(config)
-        task = resolve_task(config, data, fabric.world_size, fabric.device)
+        dataset = load_data(config, source)
+        task = resolve_task(config, dataset, fabric.world_size, fabric.device, objects)
+        task.start_workers(monitors=fabric.is_global_zero)
+        run_on_rank_zero(fabric, partial(check_wandb_login, config.loggers))
         requested, config = config, task.config
-        stack.enter_context(limit_cpu_threads(config, data))
-        model, loss = task.build_model(), build_loss(config)
+        stack.enter_context(limit_cpu_threads(config, dataset))
+        model, loss_module = task.build_model(), objects.loss or build_loss(config)
         provenance: dict[str, str] = {}
         if config.init is not None and not (resume and list_checkpoints(path / "checkpoints")):
             provenance["init"] = init_from_run(model, config.init)
@@ -121,12 +164,44 @@ def train(
                 "the largest size that fits the data"
             )
         eval_config = EvaluationConfig(label_fractions=(), num_workers=config.num_workers)
-        evaluate = partial(evaluate_model, data=data, config=config, eval_config=eval_config)
-        trainer = Trainer(run, task, model, loss, fabric, evaluate if config.evaluate_at_end else None, epochs_before)
+        evaluate = partial(evaluate_model, data=dataset, config=config, eval_config=eval_config, objects=objects)
+        trainer = Trainer(
+            run,
+            task,
+            model,
+            loss_module,
+            fabric,
+            evaluate if config.evaluate_at_end else None,
+            epochs_before,
+            callbacks,
+        )
         if epochs_before != config.epochs:  # config.yaml, the locked file, was replaced
             _lock(run, fabric, stack)
         trainer.fit()
+        for name, module in _list_by_name("encoder", encoder, nn.Module).items():
+            _copy_weights(task, model, name, module)
     return dataclasses.replace(run, extensions=trainer.run.extensions)
+
+
+def _list_by_name(argument: str, value: Any, kind: type) -> dict[str, Any]:
+    """Return objects by modality or kind; one that is not in a dict has the name ""."""
+    if value is None or (argument == "encoder" and isinstance(value, (str, list, tuple))):
+        return {}
+    named = dict(value) if isinstance(value, Mapping) else {"": value}
+    for name, part in named.items():
+        if not isinstance(name, str) or not isinstance(part, kind):
+            raise TypeError(
+                f"{argument} must be a name, a {kind.__name__} or a dict of them, got {describe_type(part)}"
+            )
+    return named
+
+
+def _copy_weights(task: TrainingTask, model: MultiViewModel, name: str, module: nn.Module) -> None:
+    """Copy the trained weights of the first encoder that is a copy of the user's module into that module."""
+    for modality, key in task.spec.encoders.items():
+        if name in (modality, task.split[modality].kind, ""):
+            module.load_state_dict(model.encoder.get_encoder(key).state_dict())
+            return
 
 
 @contextmanager
@@ -182,10 +257,10 @@ def _get_resume_config(run: Run, config: Config | None) -> Config:
     """Return the config to resume with; only epochs and fields that do not affect the result may differ."""
     if config is None:
         return run.config
-    config = with_absolute_paths(config).with_loss_defaults()
+    config = with_absolute_paths(config)
     unset = [name for name, value in AUTO_FIELDS.items() if getattr(config, name) == value]
-    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset})
-    if ViewSpec.parse(config.views).is_number_of(ViewSpec.parse(run.config.views)):
+    config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset}).with_loss_defaults()
+    if ViewSpec.parse(config.views).has_the_number(ViewSpec.parse(run.config.views)):
         config = dataclasses.replace(config, views=run.config.views)
     if names := [name for name in run.config.list_changed_fields(config) if name != "epochs"]:
         changes = ", ".join(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from manyviews.loading import encode_instances, make_eval_loader
 from manyviews.models import (
     Encoder,
     LateFusionHead,
+    MultiViewEncoder,
     MultiViewHead,
     MultiViewModel,
     ProjectionHead,
@@ -77,9 +79,12 @@ class Run(RunDirectory):
         """Limit this process, which encodes data alone, to the CPU threads that the encoder can use."""
         return limit_cpu_threads(dataclasses.replace(self.config, devices=1), data)
 
-    def load_encoder(self) -> Encoder:
-        """Load the trained encoder in evaluation mode, with its preprocessing: data -> representations."""
-        return Encoder(load_encoder_file(self.encoder_path))
+    def load_encoder(self, encoder: nn.Module | Mapping[str, nn.Module] | None = None) -> Encoder:
+        """Load the trained encoder in evaluation mode, with its preprocessing: data -> representations.
+
+        If the run was trained with a module of yours, or several by modality or kind, pass it as `encoder`.
+        """
+        return Encoder(load_encoder_file(self.encoder_path, _list_modules(encoder)))
 
     def encode(
         self, split: Dataset, index: Tensor, device: torch.device, num_workers: int = 0
@@ -90,9 +95,13 @@ class Run(RunDirectory):
         exists = mask.any(1)
         return encoder.fuse(h, mask)[exists], index[exists.cpu()]
 
-    def load_model(self) -> MultiViewModel:
+    def load_model(self, encoder: nn.Module | Mapping[str, nn.Module] | None = None) -> MultiViewModel:
         """Load the trained encoder and head in evaluation mode: views -> representations and embeddings."""
-        encoder, config, head_path = load_encoder_file(self.encoder_path), self.config, self.path / HEAD_FILE
+        loaded = load_encoder_file(self.encoder_path, _list_modules(encoder))
+        return self._add_head(loaded)
+
+    def _add_head(self, encoder: MultiViewEncoder) -> MultiViewModel:
+        config, head_path = self.config, self.path / HEAD_FILE
         with torch.device("meta"):  # do not allocate memory for a size that only the config states
             if config.supervised:
                 outputs = read_first_dim(head_path, "linear.weight")
@@ -110,11 +119,13 @@ class Run(RunDirectory):
         return MultiViewModel(encoder, head).eval().requires_grad_(False)
 
 
-def load_encoder(path: str | Path) -> Encoder:
+def load_encoder(path: str | Path, encoder: nn.Module | Mapping[str, nn.Module] | None = None) -> Encoder:
     """Load the encoder of a run, or a file written by `manyviews export RUN safetensors`.
 
     Args:
         path: a run directory, or a .safetensors file.
+        encoder: your own module, or several by modality or kind, if the run was trained with it; its copy gets the
+            trained weights.
 
     Returns:
         an encoder in evaluation mode: the values of its modality, such as images (B, C, H, W) of any size or a list of
@@ -129,7 +140,9 @@ def load_encoder(path: str | Path) -> Encoder:
         torch.Size([2, 192])
     """
     path = Path(path).expanduser()
-    return Encoder(load_encoder_file(path)) if _is_encoder_file(path) else Run.open(path).load_encoder()
+    if _is_encoder_file(path):
+        return Encoder(load_encoder_file(path, _list_modules(encoder)))
+    return Run.open(path).load_encoder(encoder)
 
 
 def init_from_run(model: MultiViewModel, path: Path) -> str:
@@ -153,6 +166,10 @@ def init_from_run(model: MultiViewModel, path: Path) -> str:
     except ValueError as error:
         raise ConfigError(f"cannot initialize from {path}: {error}") from error
     return f"{origin}, encoder sha256 {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
+
+
+def _list_modules(encoder: nn.Module | Mapping[str, nn.Module] | None) -> Mapping[str, nn.Module]:
+    return {} if encoder is None else {"": encoder} if isinstance(encoder, nn.Module) else encoder
 
 
 def _is_encoder_file(path: Path) -> bool:

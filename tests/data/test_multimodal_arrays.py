@@ -11,7 +11,7 @@ from PIL import Image
 
 from manyviews.cli.inspect_command import inspect_command
 from manyviews.data import DatasetError, DatasetWarning, find_problems, load_dataset
-from manyviews.export import ImageCollection
+from manyviews.export import Collection
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
 rng = np.random.default_rng(0)
@@ -319,7 +319,10 @@ def test_folders_of_merbench_are_loaded(tmp_path: Path, subfolder: str) -> None:
             np.save(tmp_path / "hubert-FRA" / f"{name}.npy", TEXT[i, : LENGTHS[i]])
     data = load_dataset(root)
     with pytest.raises(DatasetError, match="there are no images, only bert-UTT, hubert-FRA"):
-        ImageCollection.open(root)
+        _ = data["train"].images
+    collection = Collection.open(root)
+    assert collection.path is None
+    assert collection.show("train/t1") == ""  # neither an image nor a text stands for it
     assert list(data.splits) == ["train", "valid", "test"]
     train = data["train"]
     assert train.ids == ("t0", "t1", "t2")

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from manyviews.models import (
-    Embedder,
+    MultiViewHead,
+    MultiViewModel,
     ProjectionHead,
     get_encoder,
     get_representation_dim,
@@ -16,6 +17,8 @@ from manyviews.models import (
     resnet50,
     resnet_small,
 )
+
+NO_HEAD = MultiViewHead({"": nn.Identity()})
 
 
 def torchvision_names(block: str, blocks: list[int], stem: int) -> dict[str, tuple[int, ...]]:
@@ -69,8 +72,7 @@ def test_torchvision_weights_load() -> None:
     encoder = resnet18()
     encoder.load_state_dict(weights)
     assert (encoder.layer4[1].bn2.running_var == 0.5).all()
-    embedder = Embedder(resnet18())
-    embedder.encoder.load_state_dict(weights)
+    MultiViewModel(resnet18()).encoder.get_encoder("").load_state_dict(weights)
     with pytest.raises(RuntimeError, match="size mismatch for conv1"):
         resnet18("small").load_state_dict(weights)
 
@@ -105,10 +107,10 @@ def test_projection_head_matches_the_paper() -> None:
 def test_views_share_batch_norm_statistics_unless_per_view() -> None:
     encoder = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(12, affine=False))
     views = torch.rand(16, 3, 3, 2, 2) + torch.tensor([0.0, 5.0, 9.0])[None, :, None, None, None]
-    shared = Embedder(encoder, nn.Identity(), dim=12)(views).h
+    shared = MultiViewModel(encoder, NO_HEAD, dim=12)(views).h
     assert shared.mean((0, 2))[0] < -1  # the darkest view stays dark
     torch.testing.assert_close(shared.mean((0, 1)), torch.zeros(12), rtol=0, atol=1e-5)
-    per_view = Embedder(encoder, nn.Identity(), dim=12, per_view_batch_norm=True)(views).h
+    per_view = MultiViewModel(encoder, NO_HEAD, dim=12, per_view_batch_norm=True)(views).h
     torch.testing.assert_close(per_view.mean(0), torch.zeros(3, 12), rtol=0, atol=1e-5)
 
 
@@ -122,7 +124,7 @@ def test_encoder_runs_once_per_size() -> None:
             calls.append(tuple(x.shape))
             return x.mean((2, 3))
 
-    h, z = Embedder(Counting())([torch.rand(4, 2, 3, 16, 16), torch.rand(4, 6, 3, 8, 8)])
+    h, z = MultiViewModel(Counting())([torch.rand(4, 2, 3, 16, 16), torch.rand(4, 6, 3, 8, 8)])
     assert calls == [(8, 3, 16, 16), (24, 3, 8, 8)]
     assert h.shape == (4, 8, 3)
     assert z.shape == (4, 8, 128)
@@ -130,7 +132,7 @@ def test_encoder_runs_once_per_size() -> None:
 
 def test_groups_of_one_size_form_one_batch() -> None:
     norm = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(3, affine=False))
-    model = Embedder(norm, nn.Identity(), dim=3)
+    model = MultiViewModel(norm, NO_HEAD, dim=3)
     groups = [torch.rand(4, 2, 3, 8, 8), torch.rand(4, 1, 3, 4, 4), torch.rand(4, 3, 3, 8, 8) + 5]
     h = model(groups).h
     together = model(torch.cat([groups[0], groups[2]], 1)).h
@@ -151,14 +153,16 @@ def test_get_representation_dim_does_not_change_the_encoder() -> None:
     assert get_representation_dim(encoder) == 12
     assert encoder.training
     assert not frozen.training
-    with pytest.raises(ValueError, match=r"pass Embedder\(encoder, dim=...\)"):
-        Embedder(nn.Sequential(nn.Flatten(), nn.Linear(5, 4)))
+    with pytest.raises(
+        ValueError, match=r"representations of the encoder \(an image .* cannot be encoded: .*\): pass dim=\.\.\."
+    ):
+        MultiViewModel(nn.Sequential(nn.Flatten(), nn.Linear(5, 4)))
 
 
 def test_any_module_can_be_an_encoder() -> None:
     encoder = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
     assert get_representation_dim(encoder) == 12
-    assert Embedder(encoder)(torch.rand(4, 2, 3, 9, 9)).z.shape == (4, 2, 128)
+    assert MultiViewModel(encoder)(torch.rand(4, 2, 3, 9, 9)).z.shape == (4, 2, 128)
     assert encoder.training
 
 
@@ -169,8 +173,18 @@ def test_any_module_can_be_an_encoder() -> None:
         (lambda: get_encoder("timm:vit_tiny"), "timm:vit_tiny needs timm"),
         (lambda: resnet18("big"), "stem must be one of imagenet, small, small-strided, got 'big'"),
         (lambda: resnet18(width=0.001), "width must give"),
-        (lambda: Embedder(nn.Conv2d(3, 4, 1)), "must map images .* to vectors"),
-        (lambda: Embedder(nn.Flatten(), dim=3)(torch.rand(2, 3, 4, 4)), r"views must be .* got \(2, 3, 4, 4\)"),
+        (lambda: MultiViewModel(nn.Conv2d(3, 4, 1)), "must map images .* to vectors"),
+        (lambda: MultiViewModel(nn.Flatten(), dim=3)(torch.rand(2, 3)), r"views must be .* got \(2, 3\)"),
+        (lambda: MultiViewModel(nn.Flatten(), dim=3)([]), "views must be .* got none"),
+        (
+            lambda: MultiViewModel(nn.Flatten(), dim=3)([torch.rand(2, 3, 4), torch.rand(3, 3, 4)]),
+            r"views must be .* got \(2, 3, 4\), \(3, 3, 4\)",
+        ),
+        (
+            lambda: MultiViewModel(nn.Flatten(), dim=3)(torch.rand(2, 3, 4, 4)),
+            r"must map views .* to \(P, 3\), this one maps views \(6, 4, 4\) to \(6, 16\)",
+        ),
+        (lambda: MultiViewModel(resnet18())(torch.rand(2, 3, 4, 4)), r"must be \(B, C, H, W\), got \(6, 4, 4\)"),
     ],
 )
 def test_invalid_input_raises(make: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

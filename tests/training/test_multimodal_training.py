@@ -25,7 +25,7 @@ from manyviews.evaluation import (
 from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import Geometry, ProbeDescription, RetrievalScore
 from manyviews.evaluation.modality_features import summarize_features
-from manyviews.loading import ViewLoader, ViewSpec, list_epoch_batches, make_eval_loader
+from manyviews.loading import EpochBatches, ViewLoader, ViewSpec, make_eval_loader
 from manyviews.metrics import (
     alignment,
     compute_retrieval,
@@ -89,7 +89,7 @@ def test_training_equals_a_plain_loop(gaps: str, tmp_path: Path) -> None:
     train_indices = (mask.sum(1) >= 2).nonzero()[:, 0]
     steps, step, losses = 3 * (len(train_indices) // 16), 0, []
     for epoch in range(3):
-        for batch in list_epoch_batches(len(train_indices), 16, config.seed, epoch):
+        for batch in EpochBatches(len(train_indices), 16, config.seed, epoch):
             index = train_indices[batch]
             mask = torch.stack([split[name].get_mask()[index] for name in NAMES], 1)
             text, audio, video = (index[mask[:, i]] for i in range(3))
@@ -273,7 +273,7 @@ def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
     (h, z, train_mask), (queries, test_z, mask) = (encode(run, data, split) for split in ("train", "test"))
     labels, test_labels = data["train"].labels, data["test"].labels
     scores = result.scores
-    assert list(scores) == ["majority", "raw_features", "untrained", "trained", "mean_embedding"]
+    assert list(scores) == ["majority", "raw_features", "untrained", "trained", "mean_embedding", "fused_prediction"]
     assert scores["majority"].linear == (test_labels == labels.mode().values).double().mean().item()
     preds = knn_classify(h, labels, queries, num_classes=3)
     assert scores["trained"].knn == (preds == test_labels).double().mean().item()

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import manyviews as mv
 from manyviews.api import train
 from manyviews.evaluation import load_evaluation
-from manyviews.loading import ViewLoader, list_epoch_batches
+from manyviews.loading import EpochBatches, ViewLoader
 from manyviews.models import ViewBatch
 from manyviews.runs import Run
 from manyviews.training import (
@@ -99,7 +99,7 @@ def test_trainer_equals_a_plain_torch_loop(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
     step, losses = 0, []
     for epoch in range(3):
-        for batch in list_epoch_batches(80, 16, config.seed, epoch):
+        for batch in EpochBatches(80, 16, config.seed, epoch):
             index = trained[batch]
             views = transform(images[index], views=3, seed=config.seed, epoch=epoch, index=index)
             loss = loss_fn(model(views).z)
@@ -530,7 +530,7 @@ def test_edited_config_is_detected_on_resume(
 
 
 def test_changed_images_are_detected_and_corrupt_ones_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyviews.data.image_folder.MAX_EAGER_DECODES", 5)
+    monkeypatch.setattr("manyviews.data.image_folder.MAX_IN_MEMORY_BYTES", 5)
     folder = folder_of_images(tmp_path / "images", count=60)
     for number in range(0, 60, 4):
         file = next(folder.rglob(f"{number:03}.png"))
@@ -548,7 +548,7 @@ def test_changed_images_are_detected_and_corrupt_ones_replaced(tmp_path: Path, m
 
 
 def test_fingerprint_contains_labels_that_the_loss_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("manyviews.data.image_folder.MAX_EAGER_DECODES", 0)
+    monkeypatch.setattr("manyviews.data.image_folder.MAX_IN_MEMORY_BYTES", 0)
 
     def get_fingerprint(path: Path, loss: str) -> str:
         data = mv.load_dataset(path)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manyviews.loading import count_instances_per_batch, list_epoch_batches
+from manyviews.loading import EpochBatches, count_instances_per_batch
 from manyviews.transforms import MultiCrop, SimCLRTransform
 from manyviews.utils import draw_permutation, draw_uniform, hash_key
 
@@ -101,14 +101,14 @@ def test_batches_of_all_ranks_form_the_batches_of_one_rank(instances: int, each:
     size = each * ranks
     if size > instances:
         with pytest.raises(ValueError, match=f"batch of {size} is larger than the dataset of {instances}"):
-            list_epoch_batches(instances, size, 0, 0)
+            EpochBatches(instances, size, 0, 0)
         return
-    full = list_epoch_batches(instances, size, 0, 0)
-    shares = [list_epoch_batches(instances, size, 0, 0, rank, ranks) for rank in range(ranks)]
+    full = EpochBatches(instances, size, 0, 0)
+    shares = [EpochBatches(instances, size, 0, 0, rank, ranks) for rank in range(ranks)]
     assert len(full) == instances // size
     for batch, parts in zip(full, zip(*shares, strict=True), strict=True):
         assert torch.equal(batch, torch.cat(parts))
-    assert len(torch.cat(full).unique()) == len(torch.cat(full))
+    assert len(torch.cat(list(full)).unique()) == len(full) * size
 
 
 def test_instances_times_views_is_constant() -> None:
@@ -116,7 +116,7 @@ def test_instances_times_views_is_constant() -> None:
     with pytest.raises(ValueError, match="too small"):
         count_instances_per_batch(4, 4)
     with pytest.raises(ValueError, match="not divisible by 3 ranks"):
-        list_epoch_batches(10, 4, 0, 0, ranks=3)
+        EpochBatches(10, 4, 0, 0, ranks=3)
 
 
 def test_multi_crop_view_indices_continue_between_groups() -> None:
@@ -204,4 +204,4 @@ def test_any_integer_is_a_valid_seed(seed: int) -> None:
 def test_invalid_batches_raise() -> None:
     for options in ({"size": 0}, {"size": 2, "rank": 2, "ranks": 2}, {"size": 2, "ranks": 0}, {"size": 2, "rank": -1}):
         with pytest.raises(ValueError, match="expected size >= 1"):
-            list_epoch_batches(10, seed=0, epoch=0, **options)
+            EpochBatches(10, seed=0, epoch=0, **options)

@@ -1,5 +1,7 @@
 """`manyviews export`: write a run's encoder in other formats."""
 
+from __future__ import annotations
+
 import io
 from typing import Annotated, Literal
 
@@ -39,11 +41,13 @@ def export_command(
     encoder = mv.load_encoder(source)
     if target == "safetensors":
         description = f"encoders of {', '.join(encoder.modalities)}"
+        if len(encoder.modalities) == 1 and encoder.config.largest_size:
+            description = _describe_image_encoder(encoder.get_image_encoder()[1])
         content = source.read_bytes()
         usage = f"encoder = manyviews.load_encoder({str(path)!r})"
     else:
         module, spec = encoder.get_image_encoder(modality)
-        description = f"{spec.name} for images of {spec.size} x {spec.size}, RGB in [0, 1], not normalized"
+        description = _describe_image_encoder(spec)
         if target == "torchvision":
             weights, usage = mv.export.to_torchvision_state_dict(module.encoder, spec)
             usage = f"weights = torch.load({str(path)!r}, weights_only=True)\n{usage}"
@@ -56,3 +60,7 @@ def export_command(
     if path != source:
         utils.write_atomic(path, content)
     print_lines(f"{path}: {description}", "", *usage.splitlines())
+
+
+def _describe_image_encoder(spec: mv.models.EncoderSpec) -> str:
+    return f"{spec.name} for images of {spec.size} x {spec.size}, RGB in [0, 1], not normalized"

@@ -3,37 +3,61 @@
 from __future__ import annotations
 
 import warnings
+from typing import Annotated
 
 import manyviews as mv
-from manyviews.cli.common import DataArg, OptionalPath, print_lines, show_table
+from manyviews.cli.common import DataArg, OptionalPath, Unset, print_lines, show_table
+
+OptionalText = Annotated[str | None, Unset]
 
 
 def inspect_command(
-    data: DataArg, class_list: OptionalPath = None, raise_on_corrupt: bool = False, follow_symlinks: bool = False
+    data: DataArg,
+    class_list: OptionalPath = None,
+    raise_on_corrupt: bool = False,
+    follow_symlinks: bool = False,
+    kinds: Annotated[tuple[str, ...], Unset] = (),
+    id_column: OptionalText = None,
+    split_column: OptionalText = None,
+    label_column: OptionalText = None,
 ) -> None:
-    """Print the splits, modalities, shapes, lengths, labels and missing entries of a dataset, and possible problems.
+    """Print the splits, modalities, kinds, shapes, lengths, labels and missing entries of a dataset, and problems.
 
     Args:
-        data: Dataset: photos, digits, cifar10, cifar100, an image folder, or a .npz, .npy, .pkl or .mat file.
+        data: Dataset: photos, digits, cifar10, cifar100, an image folder, a table (.csv, .tsv, .jsonl, .parquet), or a
+            .npz, .npy, .pkl or .mat file.
         class_list: Text file with the names of the classes (subfolders) to use, one per line.
         raise_on_corrupt: Stop with an error at a corrupt image instead of skipping it with a warning.
-        follow_symlinks: Follow symbolic links that lead out of the image folder.
+        follow_symlinks: Follow symbolic links, and paths in a table, that lead out of the folder of the data.
+        kinds: Kinds of a table's columns that are recognized wrongly: COLUMN=KIND, with image, text, sequence, vector
+            or skip.
+        id_column: Column of a table with the ids of its rows. Default: id.
+        split_column: Column of a table with the split of each row. Default: split.
+        label_column: Column of a table with the labels. Default: label, class, target or group.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", mv.data.DatasetWarning)  # shown below
         dataset = mv.load_dataset(
-            data, class_list=class_list, raise_on_corrupt=raise_on_corrupt, follow_symlinks=follow_symlinks
+            data,
+            class_list=class_list,
+            raise_on_corrupt=raise_on_corrupt,
+            follow_symlinks=follow_symlinks,
+            kinds=kinds,
+            id_column=id_column,
+            split_column=split_column,
+            label_column=label_column,
         )
     print_lines(dataset.name, *([f"splits: {dataset.split_rule}"] if dataset.split_rule else []))
     rows = []
     for name, split in dataset.splits.items():
         first = f"{name}: {len(split):,}"
         for modality, column in split.modalities.items():
-            missing = "" if column.mask is None else f"{int((~column.mask).sum()):,} instances"
-            rows.append((first, modality, column.describe(), column.describe_lengths(), missing))
+            num_missing = int((~column.get_mask()).sum())
+            missing = f"{num_missing:,} instances" if num_missing else ""
+            rows.append((first, modality, column.kind, column.describe(), column.describe_lengths(), missing))
             first = ""
-        rows.append(("", "labels", _describe_labels(split, dataset.class_names), "", ""))
-    show_table(("split", "modality", "kind", "steps", "missing"), rows)
+        rows.append(("", "labels", "", _describe_labels(split, dataset.class_names), "", ""))
+    show_table(("split", "modality", "kind", "values", "steps", "missing"), rows)
     problems = mv.data.find_problems(dataset)
     print_lines(*(["warnings:", *(f"  {line}" for line in problems)] if problems else ["no problems found"]))
 

@@ -12,6 +12,7 @@ from manyviews.data.errors import DatasetError as DatasetError
 from manyviews.data.errors import DatasetWarning as DatasetWarning
 from manyviews.data.image_files import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from manyviews.data.image_files import CorruptImageError as CorruptImageError
+from manyviews.data.image_files import ImageSource as ImageSource
 from manyviews.data.image_files import LazyImages as LazyImages
 from manyviews.data.image_files import pil_to_tensor as pil_to_tensor
 from manyviews.data.image_files import read_image as read_image
@@ -22,10 +23,14 @@ from manyviews.data.inspection import find_problems as find_problems
 from manyviews.data.load import as_path as as_path
 from manyviews.data.load import get_data_home as get_data_home
 from manyviews.data.load import is_image_folder as is_image_folder
+from manyviews.data.load import is_table as is_table
 from manyviews.data.load import load_dataset as load_dataset
+from manyviews.data.python_objects import MapDataset as MapDataset
+from manyviews.data.python_objects import convert_dataset as convert_dataset
 from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickle
 from manyviews.data.sentiment_features import is_merbench as is_merbench
 from manyviews.data.sequences import SUMMARIES as SUMMARIES
 from manyviews.data.sequences import Sequences as Sequences
+from manyviews.data.table_file import load_table as load_table
 from manyviews.data.texts import Texts as Texts
 from manyviews.data.vectors import Vectors as Vectors

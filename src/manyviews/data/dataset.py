@@ -11,7 +11,7 @@ from torch import Tensor
 
 from manyviews.data.column import Column
 from manyviews.data.errors import DatasetError
-from manyviews.data.image_files import LazyImages
+from manyviews.data.image_files import ImageSource
 from manyviews.data.images import Images
 from manyviews.data.sequences import Sequences
 from manyviews.data.texts import Texts
@@ -59,7 +59,7 @@ class Dataset:
 
     def __init__(
         self,
-        modalities: Mapping[str, Column | Tensor | LazyImages | Sequence[str]],
+        modalities: Mapping[str, Column | Tensor | ImageSource | Sequence[str]],
         labels: Tensor | None = None,
         ids: tuple[str, ...] = (),
     ) -> None:
@@ -129,7 +129,7 @@ class Dataset:
         return None if self.labels is None or self.labels.is_floating_point() else self.labels
 
     @property
-    def images(self) -> Tensor | LazyImages:
+    def images(self) -> Tensor | ImageSource:
         """The values of the image modality."""
         column = self.modalities.get(IMAGE_MODALITY)
         if not isinstance(column, Images):
@@ -140,7 +140,7 @@ class Dataset:
 def _make_column(name: str, values: object) -> Column:
     if isinstance(values, Column):
         return values
-    if isinstance(values, LazyImages) or (isinstance(values, Tensor) and values.dim() == 4):
+    if isinstance(values, ImageSource) or (isinstance(values, Tensor) and values.dim() == 4):
         return Images(values)
     if isinstance(values, (list, tuple)) and values and all(isinstance(value, str) for value in values):
         return Texts(tuple(values))

@@ -1,12 +1,16 @@
 """Decode image files, and read them lazily from disk."""
 
+from __future__ import annotations
+
 import operator
+import os
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +19,9 @@ from torch import Tensor
 
 from manyviews.data.errors import DatasetError
 from manyviews.utils import check_regular, get_memory_limit
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
 """Detected by the first bytes (MPO starts like JPEG). Some other formats of PIL start programs, such as Ghostscript."""
@@ -117,26 +124,23 @@ def _get_format(path: Path) -> str | None:
     return next(detected, None)
 
 
-@dataclass(frozen=True)
-class LazyImages(Sequence[Tensor]):
-    """Images that are read from disk when they are indexed.
+class ImageSource(Sequence[Tensor]):
+    """Images uint8 (3, H, W) of any sizes that are read when they are indexed."""
 
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     Image.new("RGB", (20, 10)).save(f"{folder}/a.png")
-        ...     LazyImages((Path(folder) / "a.png",))[0].shape
-        torch.Size([3, 10, 20])
-    """
+    raise_on_corrupt: bool
+    """Whether a corrupt image is an error, and not only skipped with a warning."""
 
-    paths: tuple[Path, ...] = field(repr=False)
-    raise_on_corrupt: bool = False
+    @abstractmethod
+    def select(self, index: Sequence[int]) -> Self:
+        """Select images by their indices."""
 
-    def __len__(self) -> int:
-        return len(self.paths)
+    @abstractmethod
+    def get_size(self, index: int) -> tuple[int, int]:
+        """Return height and width of an image, if possible without reading it."""
 
-    def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
-        return read_image(self.paths[operator.index(index)])
+    @abstractmethod
+    def list_content(self) -> list[Tensor | bytes]:
+        """List what identifies the images, for a fingerprint."""
 
     def read_or_next(self, index: int) -> tuple[Tensor, int, list[str]]:
         """Read an image, or the next one that can be read: its pixels, its index, and the errors of skipped images.
@@ -155,3 +159,36 @@ class LazyImages(Sequence[Tensor]):
                     raise
                 errors.append(str(error))
         raise DatasetError(f"none of {len(self)} images can be read, first: {errors[0]}")
+
+
+@dataclass(frozen=True)
+class LazyImages(ImageSource):
+    """Image files that are read when they are indexed.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("RGB", (20, 10)).save(f"{folder}/a.png")
+        ...     LazyImages((Path(folder) / "a.png",))[0].shape
+        torch.Size([3, 10, 20])
+    """
+
+    paths: tuple[Path, ...] = field(repr=False)
+    raise_on_corrupt: bool = False
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
+        return read_image(self.paths[operator.index(index)])
+
+    def select(self, index: Sequence[int]) -> LazyImages:
+        return replace(self, paths=tuple(self.paths[i] for i in index))
+
+    def get_size(self, index: int) -> tuple[int, int]:
+        return check_image_header(self.paths[index])
+
+    def list_content(self) -> list[Tensor | bytes]:
+        """List the relative paths and sizes of the files."""
+        root = os.path.commonpath([path.parent for path in self.paths]) if self.paths else ""
+        return [os.fsencode(f"{p.relative_to(root).as_posix()} {p.stat().st_size}\n") for p in self.paths]

@@ -2,12 +2,12 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from manyviews.data.dataset import IMAGE_MODALITY, SPLIT_ALIASES, Dataset, DatasetDict, get_canonical_split
 from manyviews.data.errors import DatasetError, DatasetWarning
@@ -16,8 +16,7 @@ from manyviews.utils import read_text
 
 MAX_IN_MEMORY_BYTES = 2**30
 """Images of one size are held as one tensor up to this many bytes."""
-MAX_EAGER_DECODES = 20_000
-"""In a larger folder only the headers are checked; a corrupt image is then detected when it is read."""
+T = TypeVar("T")
 
 
 def load_image_folder(
@@ -129,28 +128,20 @@ class _FolderScanner:
         return [Path(path) for path in walk_images(folder, self.skip, self.follow_symlinks, self.root, recursive)]
 
     def decode(self, paths: list[Path], labels: list[int], names: tuple[str, ...]) -> Dataset:
-        """Skip corrupt images; hold the others in memory if they are few and of one size."""
+        """Skip files that are not images; hold the others in memory if they are few and of one size.
+
+        Only headers are read unless all images have one size: a truncated image is then detected when it is needed.
+        """
         if not paths:
             extensions = ", ".join(sorted(IMAGE_EXTENSIONS))
             reason = f": {len(self.skipped):,} skipped, first: {self.skipped[0]}" if self.skipped else ""
             raise DatasetError(f"{self.folder} has no images ({extensions}) and no folders of images{reason}")
-        stackable = eager = len(paths) <= MAX_EAGER_DECODES
-        kept: list[int] = []
-        decoded: list[Tensor] = []
-        total_bytes = 0
-        for i, path in enumerate(paths):
-            try:
-                image = read_image(path) if eager else check_image_header(path)
-            except CorruptImageError as error:
-                self.skip(str(error), error)
-                continue
-            kept.append(i)
-            if stackable and isinstance(image, Tensor):
-                decoded.append(image)
-                total_bytes += image.nbytes
-                stackable = total_bytes <= MAX_IN_MEMORY_BYTES and image.shape == decoded[0].shape
-                if not stackable:
-                    decoded.clear()
+        sizes = dict(self.try_each(enumerate(paths), check_image_header))
+        pixels = [height * width for height, width in sizes.values()]
+        one_size = len(set(sizes.values())) == 1 and 3 * sum(pixels) <= MAX_IN_MEMORY_BYTES
+        decoded = dict(self.try_each(((i, paths[i]) for i in sizes), read_image)) if one_size else {}
+        stackable = len({image.shape for image in decoded.values()}) == 1  # not if EXIF rotates some of them
+        kept = list(decoded if one_size else sizes)
         if not kept:
             raise DatasetError(
                 f"none of the {len(paths)} files in {self.folder} can be decoded, first: {self.skipped[0]}"
@@ -160,7 +151,16 @@ class _FolderScanner:
             name = names[min(empty)]
             raise DatasetError(f"the class {name} has no readable image in {self.folder / name}")
         on_disk = LazyImages(tuple(paths[i] for i in kept), self.raise_on_corrupt)
-        return Dataset({IMAGE_MODALITY: torch.stack(decoded) if stackable else on_disk}, kept_labels)
+        images = torch.stack(list(decoded.values())) if stackable else on_disk
+        return Dataset({IMAGE_MODALITY: images}, kept_labels)
+
+    def try_each(self, paths: Iterable[tuple[int, Path]], read: Callable[[Path], T]) -> Iterator[tuple[int, T]]:
+        """Yield what is read from each file, and skip corrupt ones."""
+        for i, path in paths:
+            try:
+                yield i, read(path)
+            except CorruptImageError as error:  # noqa: PERF203 (each file may be corrupt)
+                self.skip(str(error), error)
 
     def skip(self, reason: str, error: DatasetError | None = None) -> None:
         if self.raise_on_corrupt:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -11,13 +10,14 @@ from torch import Tensor
 
 from manyviews.data.column import Column
 from manyviews.data.errors import DatasetError
-from manyviews.data.image_files import LazyImages, check_image_header
+from manyviews.data.image_files import ImageSource
 
 
 @dataclass(frozen=True, eq=False)
 class Images(Column):
-    """Images: uint8 (n, C, H, W), or files that are read when they are needed; one or, with `counts`, any number of
-    each instance.
+    """Images: uint8 (n, C, H, W), or an `ImageSource` that reads them when they are needed.
+
+    An instance has one or, with `counts`, any number of them.
 
     Examples:
         >>> Images(torch.zeros(5, 3, 32, 32, dtype=torch.uint8)).describe()
@@ -29,7 +29,7 @@ class Images(Column):
     kind = "image"
     default_encoder = "resnet-small"
     uses_batch_norm = True
-    values: Tensor | LazyImages = field(repr=False)
+    values: Tensor | ImageSource = field(repr=False)
     """All images, those of an instance after one another."""
     counts: Tensor | None = field(default=None, repr=False)
     """Number of images of each instance (n,), 0 if they are missing; None means one each."""
@@ -70,7 +70,7 @@ class Images(Column):
         """Height and width of each image; for files, from their headers."""
         if isinstance(self.values, Tensor):
             return [(self.values.shape[2], self.values.shape[3])] * len(self.values)
-        return [check_image_header(path) for path in self.values.paths]
+        return [self.values.get_size(i) for i in range(len(self.values))]
 
     def select(self, index: Tensor) -> Images:
         values, counts, image_index = self.values, None, index
@@ -80,8 +80,7 @@ class Images(Column):
             image_index = torch.arange(int(counts.sum())) + offsets.repeat_interleave(counts)
         if isinstance(values, Tensor):
             return Images(values[image_index], counts, mask=self._select_mask(index))
-        paths = tuple(values.paths[i] for i in image_index.tolist())
-        return Images(replace(values, paths=paths), counts, mask=self._select_mask(index))
+        return Images(values.select(image_index.tolist()), counts, mask=self._select_mask(index))
 
     def describe(self) -> str:
         if isinstance(self.values, Tensor):
@@ -104,9 +103,7 @@ class Images(Column):
         counts = [] if self.counts is None else [self.counts, self.get_mask()]
         if isinstance(self.values, Tensor):
             return [self.values, *([] if self.mask is None else [self.mask]), *counts]
-        paths = self.values.paths
-        root = os.path.commonpath([path.parent for path in paths]) if paths else ""
-        return [*(os.fsencode(f"{p.relative_to(root).as_posix()} {p.stat().st_size}\n") for p in paths), *counts]
+        return [*self.values.list_content(), *counts]
 
     def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Load the first image of each instance."""

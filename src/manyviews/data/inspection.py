@@ -32,7 +32,7 @@ def find_problems(data: DatasetDict) -> list[str]:
 
 def _find_tiny_images(data: DatasetDict) -> Iterator[str]:
     for split, part in data.splits.items():
-        for column in part.modalities.values():
+        for name, column in part.modalities.items():
             if not isinstance(column, Images):
                 continue
             sizes = column.sizes
@@ -41,8 +41,8 @@ def _find_tiny_images(data: DatasetDict) -> Iterator[str]:
                 first = values.paths[tiny[0]] if isinstance(values, LazyImages) else f"index {tiny[0]}"
                 height, width = sizes[tiny[0]]
                 yield (
-                    f"{len(tiny):,} of {len(part):,} images in {split} have a side shorter than {MIN_SIDE_PIXELS} "
-                    f"pixels, such as {first} ({height} x {width})"
+                    f"{name}: {len(tiny):,} of {len(sizes):,} images in {split} have a side shorter than "
+                    f"{MIN_SIDE_PIXELS} pixels, such as {first} ({height} x {width})"
                 )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from manyviews.data.builtin import load_digits, load_photos
@@ -12,6 +13,8 @@ from manyviews.data.image_arrays import load_arrays
 from manyviews.data.image_folder import load_image_folder
 from manyviews.data.matlab import load_matlab_views
 from manyviews.data.sentiment_features import is_merbench, load_merbench, load_pickle
+from manyviews.data.table_file import load_table
+from manyviews.data.table_readers import TABLE_EXTENSIONS
 from manyviews.utils import describe_type, suggest
 
 BUILTIN_DATASETS = ("photos", "digits", *CIFAR_SPECS)
@@ -24,6 +27,7 @@ _READERS = {
     **dict.fromkeys((".pkl", ".pickle"), load_pickle),
     ".mat": load_matlab_views,
 }
+TABLE_OPTION_ERROR = "{} is for the columns of a table (" + ", ".join(TABLE_EXTENSIONS) + "), and {} is not a table"
 CLASS_LIST_ERROR = "a class list selects subfolders of an image folder, and {} is not an image folder"
 
 
@@ -60,22 +64,41 @@ def is_image_folder(path: Path) -> bool:
     return path.is_dir() and not any(map(detect_cifar, candidates)) and not is_merbench(path)
 
 
+def is_table(path: Path | None) -> bool:
+    """Return whether a path is a table, by its extension.
+
+    Examples:
+        >>> is_table(Path("pets.csv")), is_table(Path("pets.npz"))
+        (True, False)
+    """
+    return path is not None and path.suffix.lower() in TABLE_EXTENSIONS and not path.is_dir()
+
+
 def load_dataset(
     source: str | Path,
     *,
     class_list: str | Path | None = None,
     raise_on_corrupt: bool = False,
     follow_symlinks: bool = False,
+    kinds: Mapping[str, str] | Sequence[str] = (),
+    id_column: str | None = None,
+    split_column: str | None = None,
+    label_column: str | None = None,
 ) -> DatasetDict:
     """Load a dataset by its name or path; data that is skipped or changed raises a `DatasetWarning`.
 
     Args:
         source: "photos" or "digits" (built in), "cifar10" or "cifar100" (downloaded once to `get_data_home()`), or a
-            path: a folder of images, a CIFAR folder or archive, a .npz or .npy file of images, or multimodal features
-            (.npz, .pkl, .mat, or a MERBench folder). "./photos" is a path.
+            path: a folder of images, a table (.csv, .tsv, .jsonl, .parquet), a CIFAR folder or archive, a .npz or .npy
+            file of images, or multimodal features (.npz, .pkl, .mat, or a MERBench folder). "./photos" is a path.
         class_list: text file with the classes (subfolders) to load, one per line.
         raise_on_corrupt: raise an error for a corrupt image, instead of skipping it with a warning.
-        follow_symlinks: load images behind links that lead out of the folder.
+        follow_symlinks: load files outside of the folder of the data, behind links or from the paths in a table.
+        kinds: kinds of a table's columns that are recognized wrongly: image, text, sequence, vector or skip, as a dict
+            by the name of the column or as texts COLUMN=KIND.
+        id_column: column of a table with the ids of its rows. Default: id.
+        split_column: column of a table with the split of each row. Default: split.
+        label_column: column of a table with the labels. Default: label, class, target or group.
 
     Raises:
         DatasetError: the data does not exist or is invalid.
@@ -85,6 +108,11 @@ def load_dataset(
         Dataset(1,000 instances, image (image), labels)
     """
     path, name = as_path(source), str(source)
+    if not is_table(path):
+        options = {"kinds": kinds or None, "id_column": id_column, "split_column": split_column}
+        options["label_column"] = label_column
+        if given := [key for key, value in options.items() if value is not None]:
+            raise DatasetError(TABLE_OPTION_ERROR.format(given[0], name))
     if path is None:
         return _load_builtin(name, class_list)
     if name in MANUAL_DATASETS and not path.exists():
@@ -96,7 +124,18 @@ def load_dataset(
             return load_image_folder(path, Path(class_list) if class_list else None, raise_on_corrupt, follow_symlinks)
         if class_list is not None:
             raise DatasetError(CLASS_LIST_ERROR.format(name))
-        data = _load_path(path)
+        if is_table(path):
+            data = load_table(
+                path,
+                kinds=kinds,
+                id_column=id_column,
+                split_column=split_column,
+                label_column=label_column,
+                raise_on_corrupt=raise_on_corrupt,
+                follow_symlinks=follow_symlinks,
+            )
+        else:
+            data = _load_path(path)
     for message in data.warnings[:MAX_WARNINGS]:
         warnings.warn(message, DatasetWarning, stacklevel=2)
     if (more := len(data.warnings) - MAX_WARNINGS) > 0:
@@ -115,7 +154,10 @@ def _load_path(path: Path) -> DatasetDict:
             raise DatasetError(f"{path} has more than one CIFAR: choose one of {', '.join(map(str, folders))}")
         return _load_path(folders[0]) if folders else load_merbench(path)
     if path.suffix.lower() not in _READERS:
-        raise DatasetError(f"{path}: expected a folder, a .npz, .npy, .pkl or .mat file, or a CIFAR archive")
+        raise DatasetError(
+            f"{path}: expected a folder, a table ({', '.join(TABLE_EXTENSIONS)}), a .npz, .npy, "
+            ".pkl or .mat file, or a CIFAR archive"
+        )
     return _READERS[path.suffix.lower()](path)
 
 

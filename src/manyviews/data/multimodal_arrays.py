@@ -147,6 +147,15 @@ def _encode_labels(raws: Mapping[str, RawSplit], context: str) -> tuple[dict[str
     return indices, tuple(map(str, names.tolist()))
 
 
+def check_modality_name(name: str, context: str) -> None:
+    """Raise a DatasetError if the name of a modality cannot be shown, or would be ambiguous in results."""
+    if not name.isprintable():
+        raise DatasetError(f"{context}: invalid modality name {name!r}: it has unprintable characters")
+    if any(separator in name for separator in RESERVED_SEPARATORS):
+        reserved = ", ".join(map(repr, RESERVED_SEPARATORS))
+        raise DatasetError(f"{context}: invalid modality name {name!r}: it must not contain any of {reserved}")
+
+
 def _validate_split(raw: RawSplit, labels: Tensor | None, context: str, messages: list[str]) -> Dataset:
     counts = {modality: len(array) for modality, array in raw.modalities.items()}
     counts |= {} if labels is None else {"labels": len(labels)}
@@ -154,11 +163,7 @@ def _validate_split(raw: RawSplit, labels: Tensor | None, context: str, messages
         described = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise DatasetError(f"{context}: modalities must have the same number of instances, got {described}")
     for name in raw.modalities:
-        if not name.isprintable():
-            raise DatasetError(f"{context}: invalid modality name {name!r}: it has unprintable characters")
-        if any(separator in name for separator in RESERVED_SEPARATORS):
-            reserved = ", ".join(map(repr, RESERVED_SEPARATORS))
-            raise DatasetError(f"{context}: invalid modality name {name!r}: it must not contain any of {reserved}")
+        check_modality_name(name, context)
     for kind, names in (("length", raw.lengths), ("mask", raw.masks)):
         if unknown := [name for name in names if name not in raw.modalities]:
             raise DatasetError(f"{context}: {unknown[0]}_{kind} without {unknown[0]}")

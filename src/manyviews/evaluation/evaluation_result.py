@@ -20,7 +20,9 @@ MAX_NUMBER = 1e100
 """NaN and greater numbers in a file are refused: sums and squares of them would overflow."""
 Metrics = dict[str, float]
 
-Representation = Literal["majority", "raw_features", "untrained", "trained", "mean_embedding", "supervised_head"]
+Representation = Literal[
+    "majority", "raw_features", "untrained", "trained", "mean_embedding", "fused_prediction", "supervised_head"
+]
 """What is scored: baselines, the encoder, and what is computed from its output."""
 SubsetProbe = Literal["raw", "per_subset", "mean_imputed", "shared_space"]
 """How a subset of modalities is scored. `raw`, `per_subset`: a probe for each subset, on raw features and on
@@ -80,9 +82,13 @@ class SubsetScore:
             raise ValueError(f"every probe of the subset {' + '.join(self.modalities)} must have the same metrics")
 
 
+ALL_OTHERS = "all others"
+"""Source of retrieval by the mean embedding of all modalities but the target."""
+
+
 @dataclass(frozen=True)
 class RetrievalScore:
-    """Retrieval of the target modality by the source modality of the same instance."""
+    """Retrieval of the target modality by the source modality, or by `ALL_OTHERS`, of the same instance."""
 
     source: str
     target: str

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from manyviews.data import Column, Features, Sequences
-from manyviews.evaluation.evaluation_result import Geometry, RetrievalScore
+from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, RetrievalScore
 from manyviews.metrics import GEOMETRY_METRICS, compute_geometry, compute_retrieval
 from manyviews.models import CUSTOM, EncoderConfig, EncoderSpec, MultiViewEncoder, Standardize
 
@@ -69,6 +69,8 @@ def list_modality_subsets(count: int) -> list[tuple[int, ...]]:
 def compute_cross_modal_retrieval(z: Tensor, mask: Tensor, names: Sequence[str]) -> tuple[RetrievalScore, ...]:
     """Compute recall at 1, 5 and 10 for every ordered pair of modalities, from embeddings (M, N, d).
 
+    With three and more modalities, also many-to-one: the mean embedding of all others finds each of them.
+
     Examples:
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
         >>> for score in compute_cross_modal_retrieval(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"]):
@@ -76,14 +78,18 @@ def compute_cross_modal_retrieval(z: Tensor, mask: Tensor, names: Sequence[str])
         text audio 1.0
         audio text 1.0
     """
+    count = len(names)
+    searches = [(names[one], [one], other) for one, other in permutations(range(count), 2)]
+    if count > 2:
+        searches += [(ALL_OTHERS, [i for i in range(count) if i != target], target) for target in range(count)]
     scores = []
-    for one, other in permutations(range(len(names)), 2):
-        both = mask[:, one] & mask[:, other]
+    for source, queries, target in searches:
+        both = mask[:, queries].any(1) & mask[:, target]
         if int(both.sum()) > 1:
-            metrics = compute_retrieval(z[:, one], z[:, other], ks=RECALL_KS, mask=both)
+            mean = average_embeddings(z[:, queries], mask[:, queries])
+            metrics = compute_retrieval(mean, z[:, target], ks=RECALL_KS, mask=both)
             recall = {str(k): metrics[f"recall@{k}"] for k in RECALL_KS}
-            pair = RetrievalScore(names[one], names[other], int(both.sum()), recall, metrics["median_rank"])
-            scores.append(pair)
+            scores.append(RetrievalScore(source, names[target], int(both.sum()), recall, metrics["median_rank"]))
     return tuple(scores)
 
 

@@ -26,6 +26,14 @@ from manyviews.evaluation.evaluation_result import (
     SubsetProbe,
     SubsetScore,
 )
+from manyviews.evaluation.fused_prediction import (
+    EncodedInstances,
+    Fusion,
+    Predictor,
+    choose_fusion,
+    describe_fusion,
+    predict_fusions,
+)
 from manyviews.evaluation.modality_features import (
     average_embeddings,
     compute_cross_modal_retrieval,
@@ -66,7 +74,7 @@ from manyviews.metrics import (
     fit_regression_probe,
 )
 from manyviews.models import MultiViewEncoder, MultiViewModel
-from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, TrainingTask
+from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, CustomObjects, TrainingTask
 from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
 
 Probe = Callable[[Tensor], Tensor]
@@ -74,10 +82,15 @@ Probe = Callable[[Tensor], Tensor]
 
 
 def evaluate_modalities(
-    model: MultiViewModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool
+    model: MultiViewModel,
+    data: DatasetDict,
+    config: Config,
+    eval_config: EvaluationConfig,
+    same_data: bool,
+    objects: CustomObjects | None = None,
 ) -> dict[str, Any]:
     """Return the fields of an `EvaluationResult` for a model."""
-    split, task = choose_test_split(data, eval_config), TrainingTask(config, data, torch.device("cpu"))
+    split, task = choose_test_split(data, eval_config), TrainingTask(config, data, torch.device("cpu"), objects)
     # missing_rate applies to the probe's training instances too, drop_modalities to test instances only.
     data = dataclasses.replace(data, splits={**data.splits, "train": task.split})
     tests, names = Subset.of(data, split), model.encoder.modalities
@@ -164,7 +177,8 @@ class _ModelEvaluation:
         if self.eval_config.baselines:
             # The split already lacks the modalities that missing_rate removes.
             config = dataclasses.replace(self.config, missing_rate=0.0)
-            untrained = TrainingTask(config, self.data, torch.device("cpu")).build_model().encoder.to(self.device)
+            task = TrainingTask(config, self.data, torch.device("cpu"), self.task.objects)
+            untrained = task.build_model().encoder.to(self.device)
             set_mean_representation(untrained, self.train_loader, self.train.index)
             scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)), encoder=untrained)
         scores["trained"] = self.score(*map(_concatenate, encoded), encoder=encoder)
@@ -172,12 +186,18 @@ class _ModelEvaluation:
             scores["supervised_head"] = self.score_supervised_head()
         elif not self.config.supervised and len(self.names) > 1:
             scores["mean_embedding"] = self.score(*(self.average(z, mask) for z, mask in self.embeddings))
+        fusion_notes: list[str] = []
+        if len(self.kept) > 1:
+            fusion, count = self.choose_fusion()
+            scores["fused_prediction"] = self.score_fusion(fusion)
+            chosen = describe_fusion(fusion, self.names)
+            fusion_notes.append(f"fused prediction, chosen on {count:,} instances that are not tested: {chosen}")
         probe = describe_probe(self.eval_config, self.settings)
         if not self.num_classes:
             probe = ProbeDescription("l1", **self.settings, count=self.eval_config.num_regression_probes)
         has_subsets = self.eval_config.modality_subsets and len(self.names) > 1
         return {
-            "caveats": (*list_caveats(self.data, self.train, self.test), *self.list_notes(summaries)),
+            "caveats": (*list_caveats(self.data, self.train, self.test), *self.list_notes(summaries), *fusion_notes),
             "summaries": summaries,
             "train_instances": len(self.train.index),
             "test_instances": len(self.test.index),
@@ -297,12 +317,46 @@ class _ModelEvaluation:
         """Fit one probe (classes) or several (regression targets) to representations (n, d) of training instances."""
         labels = self.train_labels if labels is None else labels
         if self.num_classes:
-            is_sgd = self.eval_config.probe_solver == "sgd"
-            options: dict[str, Any] = {"solver": "sgd", **self.settings} if is_sgd else {}
-            probe = fit_linear_probe(h, labels, num_classes=self.num_classes, **options)
-            return [lambda queries: probe.logits(queries).argmax(1)]
-        seeds = range(self.eval_config.num_regression_probes)
-        return [fit_regression_probe(h, labels, seed=seed, **self.settings).predict for seed in seeds]
+            predict = self.fit_predictor(h, labels)
+            return [lambda queries: predict(queries).argmax(1)]
+        return [self.fit_predictor(h, labels, seed) for seed in range(self.eval_config.num_regression_probes)]
+
+    def fit_predictor(self, h: Tensor, labels: Tensor, seed: int = 0) -> Predictor:
+        """Fit a probe that predicts the log-probabilities of classes (n, C), or regression targets (n,)."""
+        if not self.num_classes:
+            return fit_regression_probe(h, labels, seed=seed, **self.settings).predict
+        is_sgd = self.eval_config.probe_solver == "sgd"
+        options: dict[str, Any] = {"solver": "sgd", **self.settings} if is_sgd else {}
+        probe = fit_linear_probe(h, labels, num_classes=self.num_classes, **options)
+        return lambda queries: probe.logits(queries).log_softmax(1)
+
+    def choose_fusion(self) -> tuple[Fusion, int]:
+        """Choose the fusion of the modalities that are not dropped, and return it with the number of instances."""
+        train, valid = (
+            self.encode_part(Subset(drop_modalities(part.split, dropped), part.index))
+            for part, dropped in zip(self.split_validation(), ((), self.eval_config.drop_modalities), strict=True)
+        )
+        return choose_fusion(self.fit_predictor, train, valid, self.kept), len(valid.labels)
+
+    def encode_part(self, part: Subset) -> EncodedInstances:
+        """Encode the instances that have a modality."""
+        h, mask = encode_instances(self.model.encoder, self.make_loader(part.split), part.index)
+        h = self.model.encoder.fuse(h, mask).unflatten(1, h.shape[1:])
+        return EncodedInstances(h, mask, part.labels().to(h.device)).select(mask.any(1))
+
+    def score_fusion(self, fusion: Fusion) -> Score:
+        """Score the predictions of a fusion; probes of regression targets have one seed each."""
+        train, test = (
+            EncodedInstances(self.model.encoder.fuse(h, mask).unflatten(1, h.shape[1:]), mask, labels)
+            for h, mask, labels in (
+                (self.train_h, self.train_mask, self.train_labels), (self.test_h, self.test_mask, self.test_labels)
+            )
+        )  # fmt: skip
+        seeds = range(1 if self.num_classes else self.eval_config.num_regression_probes)
+        preds = [next(predict_fusions(partial(self.fit_predictor, seed=seed), train, test, [fusion])) for seed in seeds]
+        if self.num_classes:
+            return self.score_predictions(preds[0].argmax(1))
+        return Score(probes=tuple(self.compute_metrics(pred) for pred in preds))
 
     def compute_metrics(self, preds: Tensor, mask: Tensor | None = None) -> Metrics:
         """Compute the metrics of predictions (n,) for the test instances, or for those in `mask`."""

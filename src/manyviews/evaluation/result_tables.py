@@ -6,7 +6,7 @@ results show mean and standard deviation over them, for instance over seeds.
 
 from collections.abc import Iterable, Sequence
 
-from manyviews.evaluation.evaluation_result import EvaluationResult, Geometry, Representation, SubsetProbe
+from manyviews.evaluation.evaluation_result import ALL_OTHERS, EvaluationResult, Geometry, Representation, SubsetProbe
 from manyviews.metrics import GEOMETRY_HELP
 from manyviews.utils import Cell, Row, Table, format_mean_std
 
@@ -20,6 +20,7 @@ REPRESENTATIONS: dict[Representation, str] = {
     "untrained": "untrained encoder",
     "trained": "trained encoder",
     "mean_embedding": "mean embedding",
+    "fused_prediction": "fused prediction",
     "supervised_head": "supervised head",
 }
 """Titles of what is scored."""
@@ -147,7 +148,8 @@ def make_retrieval_table(result: EvaluationResult) -> Table | None:
         return None
     names, pairs = result.kept_modalities, {(pair.source, pair.target): pair for pair in result.retrieval}
     rows = []
-    for source in names:
+    sources = list(dict.fromkeys(pair.source for pair in result.retrieval))
+    for source in sorted(sources, key=[*names, ALL_OTHERS].index):
         cells = []
         for target in names:
             pair = pairs.get((source, target))
@@ -179,7 +181,8 @@ def make_geometry_table(result: EvaluationResult) -> Table | None:
         if any(getattr(geometry, name) is not None for geometry in columns.values()):
             cells = [Cell(format_geometry(geometry, name)) for geometry in columns.values()]
             rows.append(Row("RankMe" if name == "rankme" else name.replace("_at_", "@"), cells, subtext=help_text))
-    unit = "modalities" if result.modalities else "views"
+    has_one_view_each = len(set(result.modalities) - set(result.dropped_modalities)) == result.geometry.views
+    unit = "modalities" if has_one_view_each else "views"
     note = f"{result.geometry.views} {unit} of {result.geometry.instances:,} {result.split} instances."
     return Table("Geometry", ["", *(kinds[kind] for kind in columns)], rows, [note])
 

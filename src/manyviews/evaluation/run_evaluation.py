@@ -4,7 +4,11 @@ import dataclasses
 import hashlib
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from torch import nn
 
 from manyviews import __version__
 from manyviews.data import DatasetDict, as_path, load_dataset
@@ -12,25 +16,27 @@ from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import EvaluationResult
 from manyviews.evaluation.model_evaluation import evaluate_modalities
 from manyviews.evaluation.scores import EvaluationConfig
-from manyviews.models import MultiViewModel
+from manyviews.models import CUSTOM, MultiViewModel
 from manyviews.runs import Run
-from manyviews.training import Config, ConfigError
-from manyviews.utils import Device, escape_surrogates, resolve_device
+from manyviews.training import Config, ConfigError, CustomObjects, load_data
+from manyviews.utils import Device, describe_type, escape_surrogates, resolve_device
 
 
 def evaluate(
     run: Run | str | Path,
     *,
-    data: str | Path | None = None,
+    data: Any = None,
     config: EvaluationConfig | None = None,
+    encoder: nn.Module | Mapping[str, nn.Module] | None = None,
     device: Device = "auto",
 ) -> EvaluationResult:
     """Evaluate a finished run on its own or on other data and write the result into the run's directory.
 
     Args:
         run: a run, or its directory.
-        data: other data to transfer to, in any form that `load_dataset` accepts.
+        data: other data to transfer to, or the object that the run was trained on, in any form that `train` accepts.
         config: the probe, the label fractions, the baselines.
+        encoder: the module, or modules by modality or kind, if the run was trained with your own.
         device: "auto" selects a GPU if there is one.
 
     Returns:
@@ -50,9 +56,13 @@ def evaluate(
     config.check(run.config)
     if not os.access(run.path, os.W_OK):
         raise ConfigError(f"cannot write into {run.path}: permission denied")
-    model, run_config = run.load_model(), run.config
-    if data is None:
-        dataset = run.load_data()
+    modules = dict(encoder) if isinstance(encoder, Mapping) else {} if encoder is None else {"": encoder}
+    model, run_config = run.load_model(encoder), run.config
+    is_own = data is None or run_config.data == CUSTOM
+    if is_own:
+        dataset = load_data(run_config, data)
+    elif not isinstance(data, (str, Path)):
+        raise ConfigError(f"other data must be a name or a path, got {describe_type(data)}")
     else:
         run_config = dataclasses.replace(
             run_config, data=str(data), max_instances=None, missing_rate=0.0, monitor_size=0, knn_k=None
@@ -61,17 +71,24 @@ def evaluate(
             data, raise_on_corrupt=run_config.raise_on_corrupt, follow_symlinks=run_config.follow_symlinks
         )
     with run.limit_cpu_threads(dataset):
-        result = evaluate_model(model.to(resolve_device(device)), dataset, run_config, config, same_data=data is None)
-    run.save_evaluation(result.to_json(), get_evaluation_filename(data, dataset.name, config))
+        result = evaluate_model(
+            model.to(resolve_device(device)), dataset, run_config, config, is_own, CustomObjects(modules)
+        )
+    run.save_evaluation(result.to_json(), get_evaluation_filename(None if is_own else data, dataset.name, config))
     return result
 
 
 def evaluate_model(
-    model: MultiViewModel, data: DatasetDict, config: Config, eval_config: EvaluationConfig, same_data: bool = True
+    model: MultiViewModel,
+    data: DatasetDict,
+    config: Config,
+    eval_config: EvaluationConfig,
+    same_data: bool = True,
+    objects: CustomObjects | None = None,
 ) -> EvaluationResult:
     """Evaluate a model in memory; `same_data` is true if it was trained on this data."""
     eval_config = dataclasses.replace(eval_config, knn_k=eval_config.knn_k or config.knn_k)
-    fields = evaluate_modalities(model, data, config, eval_config, same_data)
+    fields = evaluate_modalities(model, data, config, eval_config, same_data, objects)
     result = EvaluationResult(__version__, escape_surrogates(config.data), data.name, **fields)
     return dataclasses.replace(result, better_baselines=find_better_baselines(result))
 

@@ -115,7 +115,7 @@ class Collection:
 
         batches = self._iterate_files(model, num_workers, skip) if self.path else self._iterate_data(model, num_workers)
         encoded = (
-            ((ids, *model(batch)), labels)
+            ((ids, *model(batch, f"{ids[0]} and others")), labels)
             for ids, batch, labels in track(batches, "instances", None, lambda batch: len(batch[0]))
         )
         for (ids, vectors, mask), labels in _sort_rows(encoded) if self.data and self.data.split_rule else encoded:

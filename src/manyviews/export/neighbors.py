@@ -85,16 +85,16 @@ def encode_query(model: VectorModel, query: Query) -> Tensor:
     Raises:
         DatasetError: it has no modality that the model encodes.
     """
+    # A query has its own modalities, whatever modalities the neighbors are compared by.
     if query.values is not None:
-        # A query has one modality, whatever modalities the neighbors are compared by.
-        vectors, mask = VectorModel(model.model, model.kind)(model.encoder.make_batch(query.values))
+        batch = model.encoder.make_batch(query.values)
     else:
         assert query.instance is not None
         split, i = query.instance
         encoder = model.encoder.encoder
         reference = next(encoder.parameters(), torch.zeros(()))
-        batch = make_eval_loader(split, encoder, device=reference.device).load(torch.tensor([i]))
-        vectors, mask = VectorModel(model.model, model.kind)(batch.to(reference))
+        batch = make_eval_loader(split, encoder, device=reference.device).load(torch.tensor([i])).to(reference)
+    vectors, mask = VectorModel(model.model, model.kind)(batch, f"query {query.name}")
     if not mask.all():
         raise DatasetError(f"query {query.name} has none of the modalities {', '.join(model.encoder.modalities)}")
     return vectors[0]

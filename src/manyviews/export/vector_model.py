@@ -53,7 +53,8 @@ class VectorModel:
         head = self.model.head if isinstance(self.model, MultiViewModel) else None
         return head.out_dim if self.kind == "z" and isinstance(head, MultiViewHead) else self.encoder.encoder.dim
 
-    def __call__(self, batch: ViewBatch) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: ViewBatch, owner: str = "the batch") -> tuple[Tensor, Tensor]:
+        """Return vectors and the mask; `owner` is named in the error if a vector is not finite."""
         with torch.no_grad():
             if self.kind == "z":
                 _, z = self.model(batch)
@@ -63,7 +64,7 @@ class VectorModel:
                 h = self.encoder.encoder(batch).float()
                 mask = _get_mask(batch, h)
                 vectors = self.encoder.encoder.fuse(h, mask) if self.kind == "h" else h
-        check_finite("vectors", vectors)
+        check_finite(f"vectors of {owner}", vectors)
         if self.kind == "each-modality":
             vectors = vectors.masked_fill(~mask[..., None], torch.nan)
         return vectors.cpu(), mask.any(1).cpu()

@@ -8,8 +8,9 @@ from manyviews.loading.encoding import make_eval_loader as make_eval_loader
 from manyviews.loading.encoding import set_mean_representation as set_mean_representation
 from manyviews.loading.encoding import stream_augmented_features as stream_augmented_features
 from manyviews.loading.file_crops import iterate_file_crops as iterate_file_crops
+from manyviews.loading.multi_view_dataset import MultiViewDataset as MultiViewDataset
+from manyviews.loading.sampler import EpochBatches as EpochBatches
 from manyviews.loading.sampler import count_instances_per_batch as count_instances_per_batch
-from manyviews.loading.sampler import list_epoch_batches as list_epoch_batches
 from manyviews.loading.view_loader import ViewLoader as ViewLoader
 from manyviews.loading.view_spec import DEFAULT_VIEWS as DEFAULT_VIEWS
 from manyviews.loading.view_spec import ModalityViews as ModalityViews

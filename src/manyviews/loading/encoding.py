@@ -8,7 +8,7 @@ from torch import Tensor
 from manyviews.data import Dataset, DatasetError, Images
 from manyviews.loading.view_loader import ViewLoader
 from manyviews.loading.view_spec import ModalityViews, ViewSpec
-from manyviews.models import MultiViewEncoder, MultiViewModel, ViewBatch, eval_mode
+from manyviews.models import EncoderConfig, MultiViewEncoder, MultiViewModel, ViewBatch, eval_mode
 from manyviews.transforms import CenterCrop, SimCLRTransform
 from manyviews.utils import EVAL_EPOCH, track
 
@@ -25,7 +25,7 @@ def choose_eval_batch_size(size: int) -> int:
 
 def make_eval_loader(
     dataset: Dataset,
-    encoder: MultiViewEncoder,
+    encoder: MultiViewEncoder | EncoderConfig,
     num_workers: int = 0,
     device: torch.device | None = None,
     *,
@@ -34,22 +34,19 @@ def make_eval_loader(
     """Make a loader of one view of each modality of an encoder, without augmentation: the center crop of images.
 
     Raises:
-        DatasetError: the dataset lacks a modality, or has one of another kind.
+        DatasetError: the dataset lacks a modality, or has one of another kind or number of features.
     """
-    if encoder.config is None:
+    config = encoder if isinstance(encoder, EncoderConfig) else encoder.config
+    if config is None:
         raise ValueError("the encoder has no config: build it with MultiViewEncoder.from_config")
     items = []
-    for name, key in encoder.config.modalities.items():
-        spec = encoder.config.encoders[key]
-        if dataset[name].kind != spec.kind:
-            raise DatasetError(f"{name} must be of the kind {spec.kind}, as in training, got {dataset[name].kind}")
-        features = spec.options.get("features", dataset[name].dim)
-        if features != dataset[name].dim:
-            raise DatasetError(f"{name} must have {features} features, as in training, got {dataset[name].dim}")
+    for name, key in config.modalities.items():
+        spec = config.encoders[key]
+        spec.check_column(name, dataset[name])
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]
-    spec = ViewSpec(tuple(items))
-    return ViewLoader(dataset, spec, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
+    views = ViewSpec(tuple(items))
+    return ViewLoader(dataset, views, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
 
 
 def embed_instances(model: MultiViewModel, loader: ViewLoader, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -45,19 +45,24 @@ class ModalityReader:
     pixels: Tensor | None = field(default=None, repr=False)
     """Images in memory, on the device where views are made."""
 
+    @property
+    def uses_workers(self) -> bool:
+        """Whether worker processes read the modality."""
+        return isinstance(self.column, Images) and self.pixels is None
+
     def read(self, index: Tensor, epoch: int) -> Loaded:
         mask = self.column.get_mask()[index]
         rows = index[mask]
         if not isinstance(self.column, Images):
             values, lengths = self.column.load(rows)
             return Loaded([values], lengths if self.column.has_lengths else None, mask, index, [])
+        if not len(rows):
+            return Loaded(self._make_empty(), None, mask, index, [])
         if self.pixels is not None:
             return Loaded(self._crop_pixels(self.pixels, rows, epoch), None, mask, index, [])
         return self._read_files(index, mask, epoch)
 
     def _crop_pixels(self, pixels: Tensor, rows: Tensor, epoch: int) -> list[Tensor]:
-        if not len(rows):
-            return [self._make_empty(transform) for _, transform, _ in self._list_items()]
         photos, crops, start = self._choose_photos(rows, epoch), [], 0
         for count, transform, first_view in self._list_items():
             if photos is None:
@@ -92,9 +97,7 @@ class ModalityReader:
             for item, part in zip(crops, parts or (), strict=False):
                 item.append(part)
         if not mask.any():
-            return Loaded(
-                [self._make_empty(transform) for _, transform, _ in self._list_items()], None, mask, actual, errors
-            )
+            return Loaded(self._make_empty(), None, mask, actual, errors)
         return Loaded([torch.cat(item) for item in crops], None, mask, actual, errors)
 
     def _read_instance(self, i: int, epoch: int, errors: list[str]) -> tuple[list[Tensor] | None, int]:
@@ -152,12 +155,17 @@ class ModalityReader:
             return None
         counts, starts = self.column.counts[rows], self.column.starts[rows]
         views = torch.arange(sum(self.counts))
-        if isinstance(self.transforms[0], CenterCrop) or not len(rows):
+        if isinstance(self.transforms[0], CenterCrop):
             return starts[:, None].expand(-1, len(views))
         number = torch.arange(int(counts.max()))
         keys = hash_key(self.seed, epoch, rows[:, None], PHOTO_STREAM, number)
         order = keys.masked_fill(number >= counts[:, None], torch.iinfo(torch.int64).max).argsort(1)
         return starts[:, None] + order.take_along_dim(views % counts[:, None], 1)
 
-    def _make_empty(self, transform: ImageTransform) -> Tensor:
-        return torch.empty(0, 1, 3, transform.size, transform.size, dtype=torch.uint8)
+    def _make_empty(self) -> list[Tensor]:
+        """Return no crops, for a batch in which the modality is missing."""
+        channels = 3 if self.pixels is None else self.pixels.shape[1]
+        return [
+            torch.empty(0, 1, channels, transform.size, transform.size, dtype=torch.uint8)
+            for _, transform, _ in self._list_items()
+        ]

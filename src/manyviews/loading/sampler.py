@@ -1,8 +1,12 @@
-"""Batch indices of an epoch."""
+"""`EpochBatches`: the order of an epoch."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 
-from manyviews.utils import draw_permutation
+from manyviews.utils import permute
 
 
 def count_instances_per_batch(batch_size: int, views: int) -> int:
@@ -17,21 +21,39 @@ def count_instances_per_batch(batch_size: int, views: int) -> int:
     return batch_size // views
 
 
-def list_epoch_batches(instances: int, size: int, seed: int, epoch: int, rank: int = 0, ranks: int = 1) -> list[Tensor]:
-    """Return the instance indices of each batch of an epoch; ranks share each batch evenly.
+@dataclass(frozen=True)
+class EpochBatches(Sequence[Tensor]):
+    """The instance indices of each batch of an epoch; ranks share each batch evenly.
 
-    The order is a function of (seed, epoch). The last incomplete batch is dropped.
+    The order is a function of (seed, epoch), computed batch by batch. The last incomplete batch is dropped.
 
     Examples:
-        >>> [len(batch) for batch in list_epoch_batches(10, 4, seed=0, epoch=0)]
+        >>> [len(batch) for batch in EpochBatches(10, 4, seed=0, epoch=0)]
         [4, 4]
     """
-    if size < 1 or not 0 <= rank < ranks:
-        raise ValueError(f"expected size >= 1 and 0 <= rank < {ranks}, got size {size} and rank {rank}")
-    if size > instances:
-        raise ValueError(f"a batch of {size} is larger than the dataset of {instances} instances")
-    if size % ranks:
-        raise ValueError(f"a batch of {size} is not divisible by {ranks} ranks")
-    order = draw_permutation(instances, seed, epoch)
-    batches = order[: instances // size * size].view(-1, ranks, size // ranks)
-    return list(batches[:, rank])
+
+    instances: int
+    size: int
+    seed: int
+    epoch: int
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or not 0 <= self.rank < self.ranks:
+            got = f"size {self.size} and rank {self.rank}"
+            raise ValueError(f"expected size >= 1 and 0 <= rank < {self.ranks}, got {got}")
+        if self.size > self.instances:
+            raise ValueError(f"a batch of {self.size} is larger than the dataset of {self.instances} instances")
+        if self.size % self.ranks:
+            raise ValueError(f"a batch of {self.size} is not divisible by {self.ranks} ranks")
+
+    def __len__(self) -> int:
+        return self.instances // self.size
+
+    def __getitem__(self, i: int) -> Tensor:  # type: ignore[override]
+        if not 0 <= i < len(self):
+            raise IndexError(f"there are {len(self)} batches, got {i}")
+        share = self.size // self.ranks
+        first = i * self.size + self.rank * share
+        return permute(torch.arange(first, first + share), self.instances, self.seed, self.epoch)

@@ -64,6 +64,13 @@ class ViewLoader:
         keep_workers: bool = True,
     ) -> None:
         check_split(dataset)
+        if len(transforms) != len(spec.items):
+            raise ValueError(
+                f"expected a transform for each of {len(spec.items)} items of views, got {len(transforms)}"
+            )
+        for item, transform in zip(spec.items, transforms, strict=True):
+            if isinstance(dataset[item.modality], Images) != isinstance(transform, ImageTransform):
+                raise ValueError(f"images, and no other views, need an image transform, got {transform} for {item}")
         self.dataset, self.spec, self.transforms, self.seed = dataset, spec, list(transforms), seed
         self.num_workers, self.device = num_workers, device or torch.device("cpu")
         self.keep_workers = keep_workers
@@ -74,7 +81,7 @@ class ViewLoader:
             name: self._make_reader(name, items, replace_corrupt and len(self.items) == 1)
             for name, items in self.items.items()
         }
-        self.file_readers = {name: reader for name, reader in self.readers.items() if reader.column.reads_files}
+        self.file_readers = {name: reader for name, reader in self.readers.items() if reader.uses_workers}
         self.has_missing = any(reader.column.mask is not None for reader in self.readers.values()) or any(
             not reader.replace_corrupt for reader in self.file_readers.values()
         )
@@ -82,10 +89,13 @@ class ViewLoader:
     def _make_reader(self, name: str, items: list[int], replace_corrupt: bool) -> ModalityReader:
         column = self.dataset[name]
         pixels = column.values if isinstance(column, Images) and isinstance(column.values, Tensor) else None
+        transforms = [self.transforms[i] for i in items]
+        if any(isinstance(transform, ImageTransform) and transform.uses_workers for transform in transforms):
+            pixels = None
         return ModalityReader(
             column,
             [self.spec.items[i].count for i in items],
-            [self.transforms[i] for i in items],
+            transforms,
             [self.spec.first_views[i] for i in items],
             self.seed,
             replace_corrupt,
@@ -103,7 +113,8 @@ class ViewLoader:
         for index, files in self._workers:
             errors = {line for loaded in files.values() for line in loaded.errors} - corrupt
             corrupt |= errors
-            action = "replaced by the next image" if not self.has_missing else "it counts as missing"
+            is_replaced = any(reader.replace_corrupt for reader in self.file_readers.values())
+            action = "replaced by the next image" if is_replaced else "it counts as missing"
             for line in sorted(errors):
                 warnings.warn(f"{line}; {action} ({len(corrupt)} so far)", stacklevel=2)
             yield self._make_batch(files, index, epoch)
@@ -189,12 +200,17 @@ class ViewLoader:
 
 
 def _merge(parts: Sequence[tuple[Tensor, Tensor | None]], masks: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Merge views (P, V, ...) of several items into rows, instance by instance; sequences are padded to one length."""
+    """Merge views (P, V, ...) of several items into rows, instance by instance.
+
+    Sequences are padded to one length, and gray images among colored ones become RGB.
+    """
     longest = max(values.shape[2] for values, lengths in parts if lengths is not None) if parts[0][1] is not None else 0
     padded = []
     for values, lengths in parts:
         amount = longest - values.shape[2] if lengths is not None else 0
         padded.append(pad(values, (0, 0) * (values.dim() - 3) + (0, amount)) if amount else values)
+    if len({values.shape[2:] for values in padded}) > 1:
+        padded = [values.expand(-1, -1, 3, -1, -1) for values in padded]
     repeats = [values.shape[1] for values in padded]
     present = torch.cat([mask[:, None].expand(-1, count) for mask, count in zip(masks, repeats, strict=True)], 1)
     position = (present.flatten().cumsum(0) - 1).view(present.shape)

@@ -72,7 +72,7 @@ class ViewSpec:
     def num_views(self) -> int:
         return sum(item.count for item in self.items)
 
-    def is_number_of(self, other: ViewSpec) -> bool:
+    def has_the_number(self, other: ViewSpec) -> bool:
         """Return whether this is a number of views, and the other spec has so many of one modality."""
         match self.items, other.items:
             case [ModalityViews("", count)], [ModalityViews(_, same, 0)]:

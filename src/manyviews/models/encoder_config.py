@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from manyviews.data import Column, DatasetError
 from manyviews.models.encoders import ENCODERS, get_encoder
 from manyviews.models.feature_encoders import SequenceEncoder, TextEncoder, VectorEncoder
 from manyviews.utils import suggest
@@ -30,6 +31,10 @@ class EncoderSpec:
     """One encoder: its architecture and the kind of its input.
 
     Image encoders take RGB in [0, 1], not normalized, of `size` x `size` pixels.
+
+    Examples:
+        >>> EncoderSpec("sequence", "transformer", {"features": 20, "layers": 2}).kind
+        'sequence'
     """
 
     kind: str
@@ -37,10 +42,25 @@ class EncoderSpec:
     options: dict[str, Any] = field(default_factory=dict)
     size: int = 0
 
+    def check_column(self, modality: str, column: Column) -> None:
+        """Raise a DatasetError if a column has another kind or number of features than in training."""
+        if column.kind != self.kind:
+            raise DatasetError(f"{modality} must be of the kind {self.kind}, as in training, got {column.kind}")
+        features = self.options.get("features", column.dim)
+        if column.dim != features:
+            raise DatasetError(f"{modality} must have {features} features, as in training, got {column.dim}")
+
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """The encoders of a `MultiViewEncoder`, and the encoder of each modality."""
+    """The encoders of a `MultiViewEncoder`, and the encoder of each modality.
+
+    Examples:
+        >>> specs = {"i": EncoderSpec("image", "resnet-small", size=32), "t": EncoderSpec("text", "transformer")}
+        >>> config = EncoderConfig(specs, {"front": "i", "side": "i", "caption": "t"}, dim=128)
+        >>> config.list_modalities("image"), config.largest_size
+        (['front', 'side'], 32)
+    """
 
     encoders: dict[str, EncoderSpec]
     modalities: dict[str, str]
@@ -68,13 +88,13 @@ def list_encoders(kind: str) -> list[str]:
 def check_encoder_name(kind: str, name: str) -> None:
     """Raise a ValueError unless there is an encoder of this name for a kind of modality."""
     is_external = kind == "image" and name.partition(":")[0] in ("timm", "torchvision") and ":" in name
-    if not is_external and name not in list_encoders(kind):
+    if not is_external and name not in [*list_encoders(kind), CUSTOM]:
         raise ValueError(f"no encoder {name!r} for {kind}{suggest(name, list_encoders(kind))}")
 
 
 def select_options(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Select the options that an encoder accepts and that are not None."""
-    build = ENCODERS.get(name) if kind == "image" else FEATURE_ENCODERS[kind][name]
+    build = ENCODERS.get(name) if kind == "image" else FEATURE_ENCODERS[kind].get(name)
     accepted = () if build is None else inspect.signature(build).parameters
     return {key: value for key, value in options.items() if key in accepted and value is not None}
 
@@ -87,6 +107,8 @@ def build_encoder(spec: EncoderSpec) -> nn.Module:
         128
     """
     check_encoder_name(spec.kind, spec.name)
+    if spec.name == CUSTOM:
+        raise ValueError("the encoder is a module of yours: pass it, as in mv.load_encoder(PATH, encoder=MODULE)")
     if spec.kind != "image":
         return FEATURE_ENCODERS[spec.kind][spec.name](**spec.options)
     # Encoders of other packages compute buffers when they are built, so the meta device must not apply.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from manyviews.models.resnet import resnet18, resnet50, resnet_small
 from manyviews.utils import suggest
@@ -63,14 +64,21 @@ def get_representation_dim(encoder: nn.Module, image: Tensor | None = None) -> i
     image = torch.zeros(1, 3, 64, 64) if image is None else image
     try:
         with eval_mode(encoder) as reference:
-            h = encoder(image.to(reference))
+            # A file is loaded on the meta device, whatever memory its encoder would take.
+            h = run_on_meta(encoder, image) if image.is_meta else encoder(image.to(reference))
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-        reason = f"cannot infer the dimension of representations from an image {tuple(image.shape)} ({error})"
-        raise ValueError(f"{reason}: pass Embedder(encoder, dim=...)") from error
+        raise ValueError(f"an image {tuple(image.shape)} cannot be encoded: {error}") from error
     if not isinstance(h, Tensor) or h.dim() != 2:
         shape = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
         raise ValueError(f"an encoder must map images (B, 3, H, W) to vectors (B, dim), this one returns {shape}")
     return h.shape[1]
+
+
+def run_on_meta(encoder: nn.Module, image: Tensor) -> Any:
+    """Apply an encoder to an image on the meta device: shapes without values."""
+    state = {name: tensor.to("meta") for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers())}
+    with torch.device("meta"):
+        return functional_call(encoder, state, image)
 
 
 @contextmanager

@@ -49,7 +49,10 @@ class _Transformer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, steps: Tensor, lengths: Tensor) -> Tensor:
-        steps = steps[:, : int(lengths.max())]
+        shortest, longest = torch.stack(lengths.aminmax()).tolist()
+        if not 1 <= shortest <= longest <= steps.shape[1]:
+            raise ValueError(f"lengths must be from 1 to {steps.shape[1]}, got {shortest} to {longest}")
+        steps = steps[:, :longest]
         valid = torch.arange(steps.shape[1], device=steps.device) < lengths[:, None]
         x = self.project(steps)
         x = self.dropout(x + make_sinusoidal_positions(x.shape[1], self.dim, x.device).to(x))

@@ -99,22 +99,24 @@ class Encoder(nn.Module):
             raise ValueError(f"all modalities must have the same number of instances, at least one, got {counts}")
         reference = next(self.encoder.parameters(), self.encoder.mean_representation)
         count, groups = next(iter(counts.values())), []
+        mask = torch.zeros(count, len(self.modalities), dtype=torch.bool)
         for i, name in enumerate(self.modalities):
-            part, lengths = self._preprocess(name, values[name]) if name in values else (reference.new_zeros(0), None)
-            part = part.to(reference) if part.is_floating_point() else part.to(reference.device)
-            lengths = None if lengths is None else lengths.to(reference.device)
+            part, lengths = reference.new_zeros(0), None
+            if name in values:
+                part, lengths, mask[:, i] = self._preprocess(name, values[name])
             groups.append(ViewGroup(self.config.modalities[name], (i,), part, lengths))
-        mask = torch.tensor([name in values for name in self.modalities], device=reference.device)
-        indices = torch.arange(count)
-        return ViewBatch(tuple(groups), indices, None if mask.all() else mask.repeat(count, 1))
+        return ViewBatch(tuple(groups), torch.arange(count), None if mask.all() else mask).to(reference)
 
-    def _preprocess(self, name: str, values: Values) -> tuple[Tensor, Tensor | None]:
+    def _preprocess(self, name: str, values: Values) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the rows (P, ...) of the instances that have a modality, their lengths (P,), and the mask (B,)."""
         spec = self.config.get_spec(name)
         if spec.kind == "image":
-            return preprocess_images(values, spec.size), None
+            return preprocess_images(values, spec.size), None, torch.ones(len(values), dtype=torch.bool)
         column = _make_column(name, spec.kind, values)
-        part, lengths = column.load(torch.arange(len(column)))
-        return part, None if spec.kind == "vector" else lengths
+        spec.check_column(name, column)
+        mask = column.get_mask()  # an empty text is missing
+        part, lengths = column.load(mask.nonzero().squeeze(1))
+        return part, lengths if column.has_lengths else None, mask
 
 
 def _make_column(name: str, kind: str, values: Values) -> Column:
@@ -126,6 +128,10 @@ def _make_column(name: str, kind: str, values: Values) -> Column:
         if isinstance(values, Tensor):
             return Sequences(values)
         parts = [torch.as_tensor(part) for part in values]
+        if any(part.dim() != 2 or part.shape[1] != parts[0].shape[1] for part in parts):
+            raise ValueError(
+                f"expected (T, d) with one d, got {', '.join(str(tuple(part.shape)) for part in parts[:3])}"
+            )
         lengths = torch.tensor([len(part) for part in parts])
         return Sequences(nn.utils.rnn.pad_sequence(parts, batch_first=True), lengths)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from manyviews.models.encoder_config import EncoderConfig, build_encoder
+from manyviews.models.encoder_config import CUSTOM, EncoderConfig, build_encoder
 from manyviews.models.encoders import get_representation_dim, switch_to_eval
 from manyviews.models.heads import ProjectionHead
 from manyviews.models.view_batch import ViewBatch
@@ -63,7 +64,11 @@ class MultiViewEncoder(nn.Module):
         super().__init__()
         self.names = tuple(encoders)
         self.encoder_of_modality = dict(modalities or {name: name for name in encoders})
-        if not encoders or set(self.encoder_of_modality.values()) != set(encoders):
+        if not encoders:
+            raise ValueError("a MultiViewEncoder needs at least one encoder")
+        if unknown := [name for name in encoder_dims if name not in encoders]:
+            raise ValueError(f"no encoder {unknown[0]!r}: there are encoders {', '.join(encoders)}")
+        if set(self.encoder_of_modality.values()) != set(encoders):
             raise ValueError(
                 f"every encoder needs a modality, and every modality an encoder: got encoders {', '.join(encoders)} "
                 f"for {', '.join(f'{key} ({name})' for key, name in self.encoder_of_modality.items())}"
@@ -79,11 +84,28 @@ class MultiViewEncoder(nn.Module):
         """Mean representation (modalities, dim) of the training split; `fuse` uses it for missing modalities."""
 
     @classmethod
-    def from_config(cls, config: EncoderConfig, *, per_view_batch_norm: bool = False) -> "MultiViewEncoder":
-        """Build the encoders of a config, with random weights."""
-        encoders = {name: build_encoder(spec) for name, spec in config.encoders.items()}
-        sizes = {name: spec.size for name, spec in config.encoders.items() if spec.size}
-        dims = {name: _get_dim(name, encoders[name], torch.zeros(1, 3, size, size)) for name, size in sizes.items()}
+    def from_config(
+        cls,
+        config: EncoderConfig,
+        *,
+        per_view_batch_norm: bool = False,
+        modules: Mapping[str, nn.Module] = MappingProxyType({}),
+    ) -> "MultiViewEncoder":
+        """Build the encoders of a config, with random weights; `modules` are those that a user has built."""
+        encoders = {
+            name: modules[name] if name in modules else build_encoder(spec) for name, spec in config.encoders.items()
+        }
+        dims = {}
+        for name, spec in config.encoders.items():
+            if spec.name == CUSTOM or spec.size:
+                image = torch.zeros(1, 3, spec.size, spec.size) if spec.size else None
+                dims[name] = spec.options.get("dim") or _get_dim(name, encoders[name], image)
+        custom = {
+            name: replace(spec, options={"dim": dims[name]})
+            for name, spec in config.encoders.items()
+            if spec.name == CUSTOM
+        }
+        config = replace(config, encoders={**config.encoders, **custom})
         encoder = cls(
             encoders, config.modalities, dim=config.dim, encoder_dims=dims, per_view_batch_norm=per_view_batch_norm
         )
@@ -110,6 +132,9 @@ class MultiViewEncoder(nn.Module):
         if not isinstance(batch, ViewBatch):
             got = describe_type(batch)
             raise TypeError(f"an encoder takes a ViewBatch, got {got}: use ViewBatch.from_views or a ViewLoader")
+        shape = (batch.num_instances, batch.num_views)
+        if batch.mask is not None and (batch.mask.dtype != torch.bool or batch.mask.shape != shape):
+            raise ValueError(f"mask must be bool {shape}, got {batch.mask.dtype} {tuple(batch.mask.shape)}")
         rows = []
         for group in batch.groups:
             module = self.get_adapted_encoder(group.encoder)
@@ -133,12 +158,16 @@ class AdaptedEncoder(nn.Module):
 
     def __init__(self, encoder: nn.Module, encoder_dim: int, dim: int) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.encoder_dim = encoder, encoder_dim
         self.adapter = nn.Identity() if encoder_dim == dim else nn.Linear(encoder_dim, dim)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        h: Tensor = self.adapter(self.encoder(*inputs))
-        return h
+    def forward(self, views: Tensor, lengths: Tensor | None = None) -> Tensor:
+        h: Tensor = self.encoder(views) if lengths is None else self.encoder(views, lengths)
+        if h.dim() != 2 or h.shape[1] != self.encoder_dim:
+            got = f"views {tuple(views.shape)} to {tuple(h.shape)}"
+            raise ValueError(f"an encoder must map views (P, ...) to (P, {self.encoder_dim}), this one maps {got}")
+        adapted: Tensor = self.adapter(h)
+        return adapted
 
 
 class MultiViewHead(nn.Module):
@@ -252,5 +281,5 @@ def _get_dim(name: str, encoder: nn.Module, image: Tensor | None = None) -> int:
     except ValueError as error:
         hint = f"pass encoder_dims={{{name!r}: ...}}" if name else "pass dim=..."
         raise ValueError(
-            f"cannot infer the dimension of the representations of {name or 'the encoder'}: {hint}"
+            f"cannot infer the dimension of the representations of {name or 'the encoder'} ({error}): {hint}"
         ) from error

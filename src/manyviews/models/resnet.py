@@ -116,6 +116,8 @@ class ResNet(nn.Module):
                 module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.dim() != 4:
+            raise ValueError(f"images must be (B, C, H, W), got {tuple(x.shape)}; several views are (B, N, C, H, W)")
         if x.shape[1] == 1:
             x = x.expand(-1, 3, -1, -1)
         x = x.contiguous(memory_format=torch.channels_last)

@@ -3,6 +3,7 @@
 Reading a file never executes code from it.
 """
 
+import copy
 import json
 import operator
 import re
@@ -10,16 +11,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from manyviews.models.encoder_config import CUSTOM, FEATURE_ENCODERS, EncoderConfig, EncoderSpec
-from manyviews.models.encoders import eval_mode
+from manyviews.models.encoders import eval_mode, run_on_meta
 from manyviews.models.multi_view import MultiViewEncoder
 from manyviews.utils import Budget, check_regular, escape_surrogates, get_memory_limit, parse_json
 
@@ -51,26 +52,30 @@ def serialize_module(module: nn.Module, config: EncoderConfig | None = None) -> 
     return save(state, None if config is None else {METADATA_KEY: json.dumps(asdict(config))})
 
 
-def load_encoder_file(path: Path) -> MultiViewEncoder:
-    """Load an encoder from a file, in evaluation mode.
+def load_encoder_file(path: Path, modules: Mapping[str, nn.Module] = MappingProxyType({})) -> MultiViewEncoder:
+    """Load an encoder from a file, in evaluation mode; `modules` are those that a user has built, by modality or kind.
 
     Raises:
         EncoderError: the file is corrupt, or its weights do not fit its config.
     """
     config = read_encoder_config(path)
-    if custom := [name for name, spec in config.encoders.items() if spec.name == CUSTOM]:
+    custom = {name: spec.kind for name, spec in config.encoders.items() if spec.name == CUSTOM}
+    built = {name: modules.get(name, modules.get(kind, modules.get(""))) for name, kind in custom.items()}
+    given = {name: copy.deepcopy(module) for name, module in built.items() if module is not None}
+    if missing := [name for name in custom if name not in given]:
         raise EncoderError(
-            f"the encoder of {custom[0] or 'the run'} in {path} is a module of yours: build it, make a "
-            "MultiViewEncoder of it and load the weights with safetensors.torch.load_model"
+            f"the encoder of {missing[0]} in {path} is a module of yours: pass it, as in "
+            f"mv.load_encoder({str(path)!r}, encoder=MODULE)"
         )
     # Build on the meta device: the header is untrusted and could request any size. Not all timm and torchvision models
     # support it, so their allocations are counted instead.
     try:
         with torch.device("meta"), _LimitedAllocation(Budget(path, path.stat().st_size)):
-            encoder = MultiViewEncoder.from_config(config)
+            encoder = MultiViewEncoder.from_config(config, modules=given)
         for name, spec in config.encoders.items():
             if (
                 spec.size
+                and name not in given
                 and LAYER_BYTES * _count_largest_output(encoder.get_encoder(name), spec.size) > get_memory_limit()
             ):
                 raise ValueError(f"one image of {spec.size} x {spec.size} needs more than the available memory")
@@ -89,7 +94,7 @@ class _LimitedAllocation(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and not any(isinstance(value, Tensor) for value in args):
+        if isinstance(result, Tensor) and not result.is_meta and not any(isinstance(value, Tensor) for value in args):
             self.budget.take(result.nbytes)
         return result
 
@@ -102,9 +107,8 @@ def _count_largest_output(encoder: nn.Module, size: int) -> int:
         if isinstance(output, Tensor):
             counts.append(output.numel())
 
-    state = {name: tensor.to("meta") for name, tensor in (*encoder.named_parameters(), *encoder.named_buffers())}
-    with register_module_forward_hook(count), eval_mode(encoder), torch.device("meta"):
-        functional_call(encoder, state, torch.empty(1, 3, size, size))
+    with register_module_forward_hook(count), eval_mode(encoder):
+        run_on_meta(encoder, torch.empty(1, 3, size, size, device="meta"))
     return max(counts)
 
 
@@ -169,8 +173,14 @@ def read_encoder_config(path: Path) -> EncoderConfig:
         raise EncoderError(f"{path}: invalid encoder config in the header: {error!r}") from error
 
 
+def _parse_option(kind: type, value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
+    return kind(value)
+
+
 def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
-    options = {key: ALLOWED_OPTIONS[key](value) for key, value in spec["options"].items()}
+    options = {key: _parse_option(ALLOWED_OPTIONS[key], value) for key, value in spec["options"].items()}
     size, kind, name = operator.index(spec["size"]), spec["kind"], spec["name"]
     numbers = [value for value in options.values() if type(value) is int]
     if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):

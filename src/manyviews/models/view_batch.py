@@ -124,6 +124,8 @@ class ViewBatch(NamedTuple):
         """Arrange rows (P, d) of some views each as (B, N, d); absent views are zeros."""
         if self.mask is None:
             order = [view for part in views for view in part]
+            for part, positions in zip(rows, views, strict=True):
+                self._check_rows(part, positions, self.num_instances * len(positions))
             out = torch.cat([part.unflatten(0, (self.num_instances, -1)) for part in rows], 1)
             return out if order == sorted(order) else out[:, torch.tensor(order).argsort().to(out.device)]
         dtype = rows[0].dtype
@@ -132,5 +134,13 @@ class ViewBatch(NamedTuple):
         out = rows[0].new_zeros(self.num_instances, self.num_views, rows[0].shape[1], dtype=dtype)
         for part, positions in zip(rows, views, strict=True):
             instance, number = self.mask[:, list(positions)].nonzero(as_tuple=True)
+            self._check_rows(part, positions, len(instance))
             out[instance, torch.tensor(positions, device=out.device)[number]] = part.to(dtype)
         return out
+
+    def _check_rows(self, rows: Tensor, views: Sequence[int], expected: int) -> None:
+        if len(rows) != expected:
+            raise ValueError(
+                f"{self.num_instances} instances have {expected} of the views {', '.join(map(str, views))}, "
+                f"but there are {len(rows)} rows"
+            )

@@ -9,7 +9,7 @@ from manyviews.loading import DEFAULT_VIEWS, ViewSpec
 from manyviews.report.scales import format_number
 from manyviews.report.summary import RunSummary
 from manyviews.runs import Run
-from manyviews.training import AUTO_FIELDS, RECIPES, Config, resolve_optimization
+from manyviews.training import AUTO_FIELDS, FEATURE_EPOCHS, IMAGE_EPOCHS, RECIPES, Config, resolve_optimization
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,14 @@ def _may_follow_from_data(config: Config, recipe: Config, name: str) -> bool:
         items = ViewSpec.parse(value).items
         count = DEFAULT_VIEWS if len(items) == 1 else 1
         return all(item.count == count and not item.size for item in items)
-    if name not in ("epochs", "optimizer", "learning_rate", "weight_decay"):
+    if name == "epochs":
+        return value in (IMAGE_EPOCHS, FEATURE_EPOCHS)
+    if name not in ("optimizer", "learning_rate", "weight_decay"):
         return True
     if name != "optimizer":
         recipe = dataclasses.replace(recipe, optimizer=config.optimizer)
-    return value in [getattr(resolve_optimization(recipe, is_image_only=flag), name) for flag in (True, False)]
+    kinds = ({"is_image_only": True}, {"is_image_only": False}, {"is_image_only": False, "is_small": True})
+    return value in [getattr(resolve_optimization(recipe, **kind), name) for kind in kinds]
 
 
 def describe_run(summary: RunSummary) -> dict[str, str]:

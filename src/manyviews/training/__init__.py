@@ -2,11 +2,14 @@
 
 from manyviews.training.build import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
 from manyviews.training.build import resolve_optimization as resolve_optimization
+from manyviews.training.callbacks import Callback as Callback
 from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
 from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS
 from manyviews.training.config import Config as Config
 from manyviews.training.config import ConfigError as ConfigError
 from manyviews.training.config import coerce_field as coerce_field
+from manyviews.training.custom_objects import CustomObjects as CustomObjects
+from manyviews.training.custom_objects import TransformLike as TransformLike
 from manyviews.training.fabric import create_fabric as create_fabric
 from manyviews.training.fabric import run_on_rank_zero as run_on_rank_zero
 from manyviews.training.grad_cache import grad_cache_backward as grad_cache_backward
@@ -19,6 +22,8 @@ from manyviews.training.recipes import RECIPES as RECIPES
 from manyviews.training.recipes import get_default_recipe as get_default_recipe
 from manyviews.training.recipes import get_recipe as get_recipe
 from manyviews.training.resolve import AUTO_FIELDS as AUTO_FIELDS
+from manyviews.training.resolve import FEATURE_EPOCHS as FEATURE_EPOCHS
+from manyviews.training.resolve import IMAGE_EPOCHS as IMAGE_EPOCHS
 from manyviews.training.resolve import build_loss as build_loss
 from manyviews.training.resolve import has_small_modalities as has_small_modalities
 from manyviews.training.resolve import limit_cpu_threads as limit_cpu_threads

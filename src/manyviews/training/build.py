@@ -4,28 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 
-from manyviews.data import Dataset, DatasetDict, Features, Images
+import torch
+from torch import Tensor
+
+from manyviews.data import Dataset, DatasetDict, Features, Images, Sequences
 from manyviews.loading import ViewSpec
+from manyviews.losses import get_loss
 from manyviews.models import (
+    CUSTOM,
     ENCODERS,
     EncoderConfig,
     EncoderSpec,
     MultiViewEncoder,
+    SequenceEncoder,
     Standardize,
     Stem,
+    VectorEncoder,
     check_encoder_name,
     select_options,
 )
 from manyviews.training.config import KIND_FIELDS, Config, ConfigError
-from manyviews.transforms import SimCLRTransform, Transform, infer_image_size
+from manyviews.training.custom_objects import CustomObjects
+from manyviews.transforms import (
+    FeatureTransform,
+    ImageTransform,
+    SequenceTransform,
+    SimCLRTransform,
+    Transform,
+    VectorTransform,
+    infer_image_size,
+    make_custom_transform,
+)
+from manyviews.utils import describe_type
 
 LARGE_IMAGE_SIZE = 64
 """Views with longer sides than this use the ImageNet defaults of stem, jitter and blur."""
+SMALL_DATA = 2000
+"""Up to this many training instances of sequences alone, other defaults hold."""
+SMALL_DATA_LEARNING_RATE, SMALL_DATA_TEMPERATURE = 3e-3, 0.2
 OPTIMIZER_DEFAULTS = {"sgd": (1.0, 1e-6), "lars": (0.3, 1e-6), "adamw": (1e-3, 1e-2)}
 """Learning rate and weight decay of each optimizer."""
 
 
-def resolve_views(config: Config, data: DatasetDict) -> Config:
+def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> Config:
     """Fill in the fields that depend on the data: views, sizes of images, transforms, optimization.
 
     Raises:
@@ -48,8 +69,11 @@ def resolve_views(config: Config, data: DatasetDict) -> Config:
     _check_kinds(config, {train[name].kind for name in spec.modalities}, spec)
     images = [column for name in spec.modalities if isinstance(column := train[name], Images)]
     if images:
-        config = _resolve_images(config, spec, images)
-    return resolve_optimization(config, is_image_only=len(images) == len(spec.modalities))
+        config = _resolve_images(_set_custom_size(config, spec, train, objects), spec, images)
+    columns = [train[name] for name in spec.modalities]
+    is_small = len(train) <= SMALL_DATA and all(isinstance(column, Sequences) for column in columns)
+    config = resolve_optimization(config, is_image_only=len(images) == len(columns), is_small=is_small)
+    return _resolve_feature_encoders(config, {column.kind for column in columns}, is_small)
 
 
 def _check_kinds(config: Config, kinds: set[str], spec: ViewSpec) -> None:
@@ -63,6 +87,32 @@ def _check_kinds(config: Config, kinds: set[str], spec: ViewSpec) -> None:
         key = text.partition("=")[0] if "=" in text else "image"
         if key not in keys:
             raise ConfigError(f"--encoder {text}: there is no modality or kind {key!r}, only {', '.join(sorted(keys))}")
+
+
+def _set_custom_size(config: Config, spec: ViewSpec, train: Dataset, objects: CustomObjects) -> Config:
+    """Set the size of images to that of the user's transforms."""
+    transforms = (_find_transform(item.modality, train, objects) for item in spec.items)
+    sizes = {transform.size for transform in transforms if isinstance(transform, ImageTransform)}
+    requested = {item.size for item in spec.items if item.size} | ({config.image_size} if config.image_size else set())
+    if sizes and (len(sizes) > 1 or not requested <= sizes):
+        got = ", ".join(map(str, sorted(sizes | requested)))
+        raise ConfigError(f"your transforms make views of one size, which must be that of the config, got {got}")
+    return dataclasses.replace(config, image_size=sizes.pop()) if sizes else config
+
+
+def _find_transform(modality: str, train: Dataset, objects: CustomObjects) -> Transform | None:
+    """Return the user's transform of a modality, or None."""
+    column = train[modality]
+    transform = objects.find_transform(modality, column.kind)
+    if transform is None or isinstance(transform, ImageTransform | FeatureTransform):
+        return transform
+    if not isinstance(column, Images):
+        raise ConfigError(f"the transform of {modality} must be a FeatureTransform, got {describe_type(transform)}")
+    example = column.show(int(column.get_mask().nonzero()[0]))
+    try:
+        return make_custom_transform(transform, example)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _resolve_images(config: Config, spec: ViewSpec, images: list[Images]) -> Config:
@@ -91,16 +141,32 @@ def _choose_stem(config: Config, spec: ViewSpec, is_large: bool) -> Stem | None:
     return "imagenet" if is_large else "small"
 
 
-def resolve_optimization(config: Config, *, is_image_only: bool) -> Config:
-    """Fill in the epochs, the optimizer, its learning rate and its weight decay."""
-    optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
-    learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]
+def _resolve_feature_encoders(config: Config, kinds: set[str], is_small: bool) -> Config:
+    """Choose the size of encoders; `is_small` for small data of sequences alone."""
+    layers = (2 if is_small else 3) if kinds & {"sequence", "text"} else None
     return dataclasses.replace(
         config,
-        epochs=config.epochs or (10 if is_image_only else 60),
+        hidden_dim=config.hidden_dim or (64 if is_small else 128),
+        transformer_layers=config.transformer_layers or layers,
+    )
+
+
+def resolve_optimization(config: Config, *, is_image_only: bool, is_small: bool = False) -> Config:
+    """Choose optimizer, learning rate, weight decay and temperature; docs/modalities.md explains `is_small`."""
+    optimizer = ("sgd" if is_image_only else "adamw") if config.optimizer == "auto" else config.optimizer
+    learning_rate, weight_decay = OPTIMIZER_DEFAULTS[optimizer]
+    if is_small and optimizer == "adamw":
+        learning_rate = SMALL_DATA_LEARNING_RATE
+    temperature = config.temperature
+    if temperature is None and is_small and config.loss != CUSTOM:
+        default = float(get_loss(config.loss, learn_temperature=False).temperature)
+        temperature = min(SMALL_DATA_TEMPERATURE, default)
+    return dataclasses.replace(
+        config,
         optimizer=optimizer,
         learning_rate=learning_rate if config.learning_rate is None else config.learning_rate,
         weight_decay=weight_decay if config.weight_decay is None else config.weight_decay,
+        temperature=temperature,
     )
 
 
@@ -120,23 +186,55 @@ def make_spec(config: Config, data: DatasetDict) -> ViewSpec:
     )
 
 
-def build_transforms(config: Config, spec: ViewSpec, _train: Dataset) -> list[Transform | None]:
-    """Build the transform of each item of a spec."""
+def build_transforms(
+    config: Config, spec: ViewSpec, train: Dataset, index: Tensor, objects: CustomObjects
+) -> list[Transform | None]:
+    """Build the transform of each item of a spec; statistics of features are those of the instances in `index`."""
     largest = max((item.size for item in spec.items), default=0)
-    return [
-        SimCLRTransform(
-            item.size,
-            jitter_strength=config.jitter_strength or 0.0,
-            blur_prob=config.blur_prob or 0.0,
-            crop_scale=config.crop_scale if item.size == largest else config.small_crop_scale,
-        )
-        if item.size
-        else None
-        for item in spec.items
-    ]
+    transforms: list[Transform | None] = []
+    for item in spec.items:
+        column = train[item.modality]
+        if (custom := _find_transform(item.modality, train, objects)) is not None:
+            transforms.append(custom)
+        elif isinstance(column, Images):
+            crop_scale = config.crop_scale if item.size == largest else config.small_crop_scale
+            jitter_strength, blur_prob = config.jitter_strength or 0.0, config.blur_prob or 0.0
+            transforms.append(
+                SimCLRTransform(item.size, jitter_strength=jitter_strength, blur_prob=blur_prob, crop_scale=crop_scale)
+            )
+        elif isinstance(column, Features) and is_augmented(config, spec, item.modality, column):
+            transforms.append(_build_feature_transform(config, column.select(index)))
+        else:
+            transforms.append(None)
+    return transforms
 
 
-def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset) -> EncoderConfig:
+def is_augmented(config: Config, spec: ViewSpec, modality: str, column: Features) -> bool:
+    """Return whether the views of a modality of features are augmented."""
+    if config.augment_features == "auto":
+        return isinstance(column, Sequences) or len(spec.list_modality_views(modality)) > 1
+    return config.augment_features == "all"
+
+
+def _build_feature_transform(config: Config, column: Features) -> FeatureTransform:
+    """Build a transform of features, with the statistics of a column."""
+    standardize = Standardize(column.dim).fit(column.collect_valid())
+    # Constant features have the scale 0.
+    std = torch.where(standardize.scale > 0, 1 / standardize.scale, 0.0)
+    if not isinstance(column, Sequences):
+        return VectorTransform(standardize.mean, std, config.feature_noise, config.feature_mask)
+    return SequenceTransform(
+        standardize.mean,
+        std,
+        min_crop=config.time_crop,
+        scaling=config.feature_scaling,
+        noise=config.feature_noise,
+        feature_mask=config.feature_mask,
+        time_mask=config.time_mask,
+    )
+
+
+def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects: CustomObjects) -> EncoderConfig:
     """Choose the architecture of each encoder of a spec.
 
     Raises:
@@ -146,6 +244,7 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset) -> Enco
     for modality, key in spec.encoders.items():
         column = train[modality]
         name = config.get_encoder_name(modality, column.kind) or column.default_encoder
+        name = CUSTOM if objects.find_encoder(modality, column.kind) is not None else name
         try:
             check_encoder_name(column.kind, name)
         except ValueError as error:
@@ -169,8 +268,6 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset) -> Enco
 def fit_standardization(encoder: MultiViewEncoder, train: Dataset) -> None:
     """Standardize features with the statistics of a training split."""
     for modality, key in encoder.encoder_of_modality.items():
-        column = train[modality]
-        if isinstance(column, Features):
-            standardize = encoder.get_encoder(key).standardize
-            assert isinstance(standardize, Standardize)
-            standardize.fit(column.collect_valid())
+        column, module = train[modality], encoder.get_encoder(key)
+        if isinstance(column, Features) and isinstance(module, SequenceEncoder | VectorEncoder):
+            module.standardize.fit(column.collect_valid())

@@ -15,10 +15,11 @@ import yaml
 
 from manyviews.loading import ViewSpec, count_instances_per_batch
 from manyviews.losses import get_loss
-from manyviews.models import Stem, check_encoder_name
+from manyviews.models import CUSTOM, Stem, check_encoder_name
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import Device, describe_type, parse_yaml, suggest
 
+AugmentFeatures = Literal["auto", "all", "none"]
 LimitOrder = Literal["sample", "first"]
 OptimizerName = Literal["auto", "sgd", "lars", "adamw"]
 Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
@@ -46,8 +47,8 @@ class Config:
     """
 
     data: str = "photos"
-    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl, .parquet)
-    or a .npz, .npy, .pkl or .mat file."""
+    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl,
+    .parquet) or a .npz, .npy, .pkl or .mat file."""
     max_instances: int | None = None
     """Use at most this many training instances. Default: all."""
     subset: LimitOrder = "sample"
@@ -59,7 +60,7 @@ class Config:
     follow_symlinks: bool = False
     """Follow symbolic links that lead out of the folder of the data."""
     kinds: tuple[str, ...] = ()
-    """Kinds of a table's columns that are recognized wrongly: COLUMN=KIND, with image, text, sequence, vector or skip."""
+    """Kinds of a table's columns that are not recognized: COLUMN=KIND, with image, text, sequence, vector or skip."""
     id_column: str | None = None
     """Column of a table with the ids of its rows. Default: id."""
     split_column: str | None = None
@@ -83,12 +84,24 @@ class Config:
     """Strength of the color jitter. Default: 0.5 for views of up to 64 pixels, 1 for larger ones."""
     blur_prob: float | None = None
     """Probability of a Gaussian blur. Default: 0 for views of up to 64 pixels, 0.5 for larger ones."""
+    augment_features: AugmentFeatures = "auto"
+    """Modalities of features that are augmented: all, none, or auto, sequences and vectors with several views."""
+    feature_noise: float = 0.1
+    """Noise of augmented features, relative to the standard deviation of each feature."""
+    feature_mask: float = 0.1
+    """Probability that a feature of a view of augmented features is replaced by its mean."""
+    feature_scaling: float = 0.1
+    """Standard deviation of the logarithm of the factor that scales each feature of an augmented sequence."""
+    time_crop: float = 0.8
+    """Minimum fraction of an augmented sequence that a random crop in time keeps; the crop is resampled. 1: no crop."""
+    time_mask: float = 0.2
+    """Maximum fraction of the successive steps of an augmented sequence that are replaced by the mean."""
     missing_rate: float = 0.0
     """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
     encoder: tuple[str, ...] = ("resnet-small",)
-    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of one
-    modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
+    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of
+    one modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
     separate_encoders: bool = False
     """Give each image modality an encoder of its own, instead of one that they share."""
     stem: Stem | None = None
@@ -99,10 +112,12 @@ class Config:
     """Dimension of the embeddings."""
     per_view_batch_norm: bool = False
     """Compute batch norm statistics for each view separately instead of over all views."""
-    hidden_dim: int = 128
-    """Dimension of the representations of features and texts, and of all if there are several encoders."""
-    transformer_layers: int = 3
-    """Number of layers of the transformers that encode sequences and texts."""
+    hidden_dim: int | None = None
+    """Dimension of the representations of features and texts, and of all if there are several encoders. Default: 128,
+    or 64 for small data of sequences alone (up to 2,000 training instances)."""
+    transformer_layers: int | None = None
+    """Number of layers of the transformers that encode sequences and texts. Default: 3, or 2 for small data of
+    sequences alone."""
     transformer_heads: int = 8
     """Number of attention heads of these transformers."""
     dropout: float = 0.1
@@ -115,14 +130,16 @@ class Config:
     released_variant: bool = False
     """Use the loss as in the authors' released code where that differs from the paper's equation."""
     temperature: float | None = None
-    """Temperature of the loss. Default: that of the loss, usually 0.5."""
+    """Temperature of the loss. Default: that of the loss, usually 0.5, and at most 0.2 for small data of sequences
+    alone (up to 2,000 training instances)."""
     learn_temperature: bool | None = None
     """Learn the temperature (and SigLIP's bias). Default: that of the loss."""
     supervised: bool = False
     """Train a supervised baseline instead, with a linear layer on the fused modalities."""
 
     epochs: int = 0
-    """Number of passes over the training data. Default: 10 if all views are images, else 60."""
+    """Number of passes over the training data. Default: 10 if all views are images, else 60, or more for small data: at
+    least 600 steps."""
     batch_size: int | None = None
     """Instances per batch, over all ranks. Default: 128, or all training instances if there are fewer."""
     batch_counts_views: bool = False
@@ -134,7 +151,7 @@ class Config:
     """Optimizer; auto is sgd if all views are images, else adamw."""
     learning_rate: float | None = None
     """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256. Default: 1 for sgd, 0.3 for
-    lars, 0.001 for adamw."""
+    lars, 0.001 for adamw, 0.003 for adamw and small data of sequences alone."""
     warmup_fraction: float = 0.1
     """Fraction of the steps with linear warm-up; afterwards the learning rate decays to zero as a cosine."""
     momentum: float = 0.9
@@ -213,7 +230,7 @@ class Config:
                     raise ConfigError(f"{name} must be {expected}, got {value}")
         if self.monitor_size == 1:
             raise ConfigError("monitor_size must be 0 or >= 2, got 1")
-        if self.hidden_dim % self.transformer_heads or self.hidden_dim % 2:
+        if self.hidden_dim is not None and (self.hidden_dim % self.transformer_heads or self.hidden_dim % 2):
             got = f"{self.hidden_dim} and {self.transformer_heads} heads"
             raise ConfigError(f"hidden_dim must be even and divisible by transformer_heads, got {got}")
         try:
@@ -237,12 +254,13 @@ class Config:
 
     def check_num_views(self) -> None:
         """Raise a ConfigError if the loss cannot use this number of views; 0 means that it is not known yet."""
-        max_views, count = get_loss(self.loss).max_views, self.num_views
+        max_views = 0 if self.loss == CUSTOM else get_loss(self.loss).max_views
+        count = self.num_views
         if count == 1 and not self.supervised:
             (item,) = ViewSpec.parse(self.views).items
             (twice,) = ViewSpec((dataclasses.replace(item, count=2),)).to_texts()
             raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {twice}")
-        if count > max_views and not self.supervised:
+        if count > max_views > 0 and not self.supervised:
             raise ConfigError(f"{self.loss} supports {max_views} views, got {count}: try pwe-{self.loss}")
 
     def with_loss_defaults(self) -> Config:
@@ -253,6 +271,8 @@ class Config:
             >>> config.temperature, config.learn_temperature
             (0.1, True)
         """
+        if self.loss == CUSTOM:
+            return self
         temperature, learned = self.temperature, self.learn_temperature
         if temperature is None:
             temperature = float(get_loss(self.loss, learn_temperature=False).temperature)
@@ -317,6 +337,8 @@ KIND_FIELDS = {
         "image_size", "crop_scale", "small_crop_scale", "jitter_strength", "blur_prob", "stem", "width_mult",
         "per_view_batch_norm", "separate_encoders",
     ),
+    ("sequence",): ("feature_scaling", "time_crop", "time_mask"),
+    ("sequence", "vector"): ("augment_features", "feature_noise", "feature_mask"),
     ("sequence", "text"): ("transformer_layers", "transformer_heads"),
     ("sequence", "text", "vector"): ("dropout",),
 }  # fmt: skip
@@ -326,7 +348,7 @@ _MAX = 2**62
 BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     "a number >= 0": (lambda value: 0 <= value < _MAX, (
         "monitor_size", "width_mult", "weight_decay", "epochs", "lars_trust_coefficient", "seed", "num_workers",
-        "monitor_every", "checkpoint_every_steps", "checkpoint_every_minutes",
+        "monitor_every", "checkpoint_every_steps", "checkpoint_every_minutes", "feature_noise", "feature_scaling",
     )),
     "a number >= 1": (lambda value: 1 <= value < _MAX, (
         "image_size", "embed_dim", "transformer_layers", "transformer_heads", "grad_cache_chunk", "devices",
@@ -334,7 +356,10 @@ BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     )),
     "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
     "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate")),
-    "in [0, 1)": (lambda value: 0 <= value < 1, ("missing_rate", "dropout", "momentum")),
+    "in [0, 1)": (lambda value: 0 <= value < 1, (
+        "missing_rate", "dropout", "momentum", "feature_mask", "time_mask",
+    )),
+    "in (0, 1]": (lambda value: 0 < value <= 1, ("time_crop",)),
     "in [0, 1]": (lambda value: 0 <= value <= 1, ("warmup_fraction",)),
 }  # fmt: skip
 """Limits of fields by what an error says is expected. No comparison holds for NaN."""

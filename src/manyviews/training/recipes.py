@@ -15,10 +15,11 @@ _IMAGENET = replace(
     _CIFAR, image_size=224, jitter_strength=1.0, blur_prob=0.5, encoder=("resnet50",), stem="imagenet",
     warmup_fraction=0.1, num_workers=8, checkpoint_every_minutes=30.0, evaluate_at_end=False,
 )  # fmt: skip
-_MULTIMODAL = Config(data="digits", epochs=60, optimizer="adamw", learning_rate=1e-3, weight_decay=1e-2)
+_MULTIMODAL = Config(data="digits", optimizer="adamw", weight_decay=1e-2)
 _SENTIMENT = replace(
     _MULTIMODAL, monitor_size=0, epochs=200, batch_size=256, learning_rate=1e-4, warmup_fraction=0.0,
-    checkpoint_every_minutes=5.0,
+    checkpoint_every_minutes=5.0, augment_features="none", hidden_dim=128, transformer_layers=3,
+    temperature=0.5,
 )  # fmt: skip
 
 RECIPES: dict[str, Config] = {

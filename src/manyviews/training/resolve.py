@@ -6,41 +6,57 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import nn
 
 from manyviews.data import DatasetDict, as_path
 from manyviews.loading import ViewSpec
 from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
+from manyviews.models import CUSTOM
 from manyviews.training.build import resolve_views
 from manyviews.training.config import DEFAULT_BATCH_SIZE, Config, ConfigError
-from manyviews.training.task import AnyLoss, TrainingTask, choose_monitor_size
+from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.task import TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
 
 AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | dict.fromkeys(
     (
         "image_size", "jitter_strength", "blur_prob", "stem", "learning_rate", "weight_decay", "monitor_size",
-        "batch_size",
+        "batch_size", "hidden_dim", "transformer_layers", "temperature",
     )
 )  # fmt: skip
 """Fields that default to a value from the data, and the value that means "not set"."""
+IMAGE_EPOCHS, FEATURE_EPOCHS = 10, 60
+"""Default epochs if all views are images, and otherwise."""
+MIN_FEATURE_STEPS = 600
+"""Minimum steps of the default epochs if not all views are images: those of `digits` in 60 epochs."""
 CPU = torch.device("cpu")
 
 
-def resolve_task(config: Config, data: DatasetDict, ranks: int, device: torch.device = CPU) -> TrainingTask:
+def resolve_task(
+    config: Config,
+    data: DatasetDict,
+    ranks: int,
+    device: torch.device = CPU,
+    objects: CustomObjects | None = None,
+) -> TrainingTask:
     """Fill in the fields that depend on data and loss, and make the task of the resulting config.
 
     Raises:
         ConfigError: config and data are incompatible.
     """
-    train = data["train"]
+    train, objects = data["train"], objects or CustomObjects()
+    objects.check(config.loss, config.encoder)
     if config.loss == "supcon" and train.class_labels is None:
         raise ConfigError(f"supcon requires class labels, {data.name} has none: try ntxent")
     if config.supervised and train.labels is None:
         raise ConfigError(f"supervised training requires labels, {data.name} has none")
-    config = resolve_views(config.with_loss_defaults(), data)
+    config = resolve_views(config, data, objects).with_loss_defaults()
     if config.monitor_size is None:
         config = dataclasses.replace(config, monitor_size=choose_monitor_size(len(train)))
-    task = TrainingTask(config, data, device)
+    task = TrainingTask(config, data, device, objects)
+    task.check_loss()
     task.config = _resolve_batch_size(task, ranks)
+    task.config = _resolve_epochs(task)
     if ranks > 1 and config.sync_batch_norm:
         normalized = [train[name] for name in task.spec.modalities if train[name].uses_batch_norm]
         if any(column.mask is not None or config.missing_rate for column in normalized):
@@ -70,7 +86,18 @@ def _resolve_batch_size(task: TrainingTask, ranks: int) -> Config:
     return config
 
 
-def build_loss(config: Config) -> AnyLoss:
+def _resolve_epochs(task: TrainingTask) -> Config:
+    """Set epochs if it is 0: so many for features and texts that small data have enough steps."""
+    config = task.config
+    if config.epochs:
+        return config
+    if all(task.split[name].kind == "image" for name in task.spec.modalities):
+        return dataclasses.replace(config, epochs=IMAGE_EPOCHS)
+    steps_per_epoch = max(1, len(task.train_indices) // config.instances_per_batch)
+    return dataclasses.replace(config, epochs=max(FEATURE_EPOCHS, -(-MIN_FEATURE_STEPS // steps_per_epoch)))
+
+
+def build_loss(config: Config) -> nn.Module:
     """Build the loss of a config."""
     if config.supervised:
         return SupervisedLoss()
@@ -85,7 +112,7 @@ def with_absolute_paths(config: Config) -> Config:
     path = as_path(config.data)
     return dataclasses.replace(
         config,
-        data=str(path.resolve()) if path and path.exists() else config.data,
+        data=str(path.resolve()) if path and path.exists() and config.data != CUSTOM else config.data,
         class_list=None if config.class_list is None else config.class_list.expanduser().resolve(),
         init=None if config.init is None else config.init.expanduser().resolve(),
     )

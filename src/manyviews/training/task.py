@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any, TypeAlias
+from functools import cached_property
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from manyviews.data import Dataset, DatasetDict, load_dataset
+from manyviews.data import Dataset, DatasetDict, convert_dataset, load_dataset
 from manyviews.loading import (
     ViewLoader,
     ViewSpec,
@@ -18,14 +19,23 @@ from manyviews.loading import (
     make_eval_loader,
     set_mean_representation,
 )
-from manyviews.losses import MultiViewLoss, SupervisedLoss, get_loss
+from manyviews.losses import MultiViewLoss, get_loss
 from manyviews.metrics import compute_geometry, score_knn
-from manyviews.models import LateFusionHead, MultiViewEncoder, MultiViewHead, MultiViewModel, ProjectionHead, ViewBatch
+from manyviews.models import (
+    CUSTOM,
+    EncoderConfig,
+    LateFusionHead,
+    MultiViewEncoder,
+    MultiViewHead,
+    MultiViewModel,
+    ProjectionHead,
+    ViewBatch,
+    eval_mode,
+)
 from manyviews.training.build import build_encoder_config, build_transforms, fit_standardization, make_spec
-from manyviews.training.config import Config
+from manyviews.training.config import Config, ConfigError
+from manyviews.training.custom_objects import CustomObjects
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
-
-AnyLoss: TypeAlias = MultiViewLoss | SupervisedLoss
 
 MIN_MONITORED = 20
 """Minimum default of monitor_size; with fewer, one instance is more than 5% of the kNN accuracy."""
@@ -43,18 +53,20 @@ class TrainingTask:
     Instances without a positive pair (without a modality, for a supervised baseline) are left out.
     """
 
-    def __init__(self, config: Config, data: DatasetDict, device: torch.device) -> None:
+    def __init__(
+        self, config: Config, data: DatasetDict, device: torch.device, objects: CustomObjects | None = None
+    ) -> None:
+        self.objects = objects or CustomObjects()
         self.config, self.data, self.device, self.spec = config, data, device, make_spec(config, data)
         self.split = drop_random_modalities(data["train"], self.spec, config)
         self.labels = self.split.labels if config.supervised else self.split.class_labels
-        self.uses_labels = config.supervised or config.loss == "supcon"
-        self.transforms = build_transforms(config, self.spec, self.split)
-        self.view_loader = self.make_loader(config.num_workers)
+        self.uses_labels = config.supervised or config.loss == "supcon" or self.objects.accepts("labels")
         indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
-        usable = find_usable_instances(self.split, self.spec, config)
+        self.transforms = build_transforms(config, self.spec, self.split, indices, self.objects)
+        self.view_loader = self.make_loader(config.num_workers)
+        usable = find_usable_instances(self.split, self.spec, config, self.objects.loss)
         self.unmonitored, self.train_indices = indices, indices[usable[indices]]
         self.monitor_indices = monitored[usable[monitored]]
-        self._monitor_loaders: tuple[ViewLoader, ViewLoader] | None = None
 
     def make_loader(self, num_workers: int) -> ViewLoader:
         """Make a loader of the training split's views, as they are trained on."""
@@ -71,7 +83,8 @@ class TrainingTask:
     @property
     def description(self) -> str:
         """One-line description for the log: views, encoder, loss."""
-        loss = "supervised by labels" if self.config.supervised else self.config.loss
+        name = self.config.loss if self.objects.loss is None else type(self.objects.loss).__name__
+        loss = "supervised by labels" if self.config.supervised else name
         text = f"views {' '.join(self.config.views)}; {loss}"
         if skipped := len(self.unmonitored) - len(self.train_indices):
             missing = "no modality" if self.config.supervised else "no two views to align"
@@ -89,11 +102,43 @@ class TrainingTask:
         with torch.random.fork_rng([]):
             torch.manual_seed(config.seed)
             split = self.split.select(self.unmonitored)
-            encoder_config = build_encoder_config(config, self.spec, split)
-            encoder = MultiViewEncoder.from_config(encoder_config, per_view_batch_norm=config.per_view_batch_norm)
+            encoder = MultiViewEncoder.from_config(
+                self.encoder_config,
+                per_view_batch_norm=config.per_view_batch_norm,
+                modules={key: self._build_custom_encoder(key) for key in self._list_custom_encoders()},
+            )
             fit_standardization(encoder, split)
             head = self._build_supervised_head(encoder, split) if config.supervised else self._build_head(encoder)
             return MultiViewModel(encoder, head)
+
+    def _list_custom_encoders(self) -> list[str]:
+        return [key for key, spec in self.encoder_config.encoders.items() if spec.name == CUSTOM]
+
+    def _build_custom_encoder(self, key: str) -> nn.Module:
+        """Copy the user's encoder; its attribute `dim` is set if it has none and its input is not an image."""
+        modality = next(name for name, encoder in self.spec.encoders.items() if encoder == key)
+        kind = self.split[modality].kind
+        module = self.objects.find_encoder(modality, kind)
+        assert module is not None
+        if kind != "image" and not isinstance(getattr(module, "dim", None), int):
+            (group,) = (
+                group for group in self.make_loader(0).load(self.train_indices[:2]).groups if group.encoder == key
+            )
+            with eval_mode(module) as reference:
+                values = group.values.to(reference) if group.values.is_floating_point() else group.values
+                h = module(values) if group.lengths is None else module(values, group.lengths)
+            module.dim = h.shape[1]
+        return module
+
+    def check_loss(self) -> None:
+        """Raise a ConfigError if the user's loss cannot be used with the data."""
+        loss, spec = self.objects.loss, self.spec
+        if isinstance(loss, MultiViewLoss) and spec.num_views > loss.max_views:
+            raise ConfigError(f"{type(loss).__name__} supports {loss.max_views} views, got {spec.num_views}")
+        if self.view_loader.has_missing and not self.objects.accepts("mask"):
+            raise ConfigError("some views are missing, so the loss must take them as loss(z, mask=mask)")
+        if self.objects.accepts("labels") and self.labels is None:
+            raise ConfigError(f"the loss takes labels, {self.data.name} has none")
 
     def _build_head(self, encoder: MultiViewEncoder) -> MultiViewHead:
         columns = {key: self.split[modality] for modality, key in self.spec.encoders.items()}
@@ -116,7 +161,7 @@ class TrainingTask:
         if self.uses_labels:
             assert self.labels is not None
             kwargs["labels"] = self.labels[batch.indices].to(self.device)
-        if batch.mask is not None and not self.config.supervised:
+        if batch.mask is not None and not self.config.supervised and self.objects.accepts("mask"):
             kwargs["mask"] = batch.mask
         return kwargs
 
@@ -124,7 +169,7 @@ class TrainingTask:
         """Compute the kNN accuracy of representations and the geometry of embeddings of the monitored instances."""
         if len(self.monitor_indices) < 2:
             return {}
-        view_loader, eval_loader = self.start_monitor_workers(model)
+        view_loader, eval_loader = self.monitor_loaders
         with hide_progress():
             _, z, mask = embed_instances(model, view_loader, self.monitor_indices)
             if not z.isfinite().all():
@@ -150,21 +195,28 @@ class TrainingTask:
         exists = mask.any(1)
         return model.encoder.fuse(h, mask)[exists], labels[index][exists.cpu()]
 
-    def start_monitor_workers(self, model: MultiViewModel) -> tuple[ViewLoader, ViewLoader]:
-        """Return loaders for `monitor`, of augmented views and of one view of each modality, with their workers."""
-        if self._monitor_loaders is None:
-            workers = self.config.num_workers
-            self._monitor_loaders = (
-                self.make_loader(workers),
-                make_eval_loader(self.split, model.encoder, workers, self.device, keep_workers=True),
-            )
-            for loader in self._monitor_loaders:
-                loader.start_workers()
-        return self._monitor_loaders
+    @cached_property
+    def encoder_config(self) -> EncoderConfig:
+        return build_encoder_config(self.config, self.spec, self.split, self.objects)
+
+    @cached_property
+    def monitor_loaders(self) -> tuple[ViewLoader, ViewLoader]:
+        """Loaders for `monitor`, of augmented views and of one view of each modality."""
+        workers = self.config.num_workers
+        options = self.encoder_config, workers, self.device
+        return self.make_loader(workers), make_eval_loader(self.split, *options, keep_workers=True)
+
+    def start_workers(self, monitors: bool) -> None:
+        """Start the processes that read files, which live as long as the training.
+
+        They are forked before ranks exchange anything: a fork amid an exchange may copy a lock that nobody releases.
+        """
+        for loader in (self.view_loader, *(self.monitor_loaders if monitors else ())):
+            loader.start_workers()
 
     def stop_workers(self) -> None:
         """Stop the processes that read files for training and monitoring."""
-        for loader in (self.view_loader, *(self._monitor_loaders or ())):
+        for loader in (self.view_loader, *self.__dict__.get("monitor_loaders", ())):
             loader.stop_workers()
 
     def finish_model(self, model: MultiViewModel) -> None:
@@ -184,14 +236,16 @@ class TrainingTask:
         return digest.hexdigest()[:16]
 
 
-def find_usable_instances(split: Dataset, spec: ViewSpec, config: Config) -> Tensor:
+def find_usable_instances(split: Dataset, spec: ViewSpec, config: Config, loss: nn.Module | None = None) -> Tensor:
     """Return a mask (n,) of instances to train on: with one modality for labels, with a positive pair for a loss."""
     mask = split.get_mask([item.modality for item in spec.items for _ in range(item.count)])
     if config.supervised:
         return mask.any(1)
-    loss, num_views = get_loss(config.loss), mask.shape[1]
     if mask.all():
         return mask.any(1)
+    loss, num_views = get_loss(config.loss) if loss is None else loss, mask.shape[1]
+    if not isinstance(loss, MultiViewLoss):
+        return mask.sum(1) > 1
     _, expanded = loss.expand_views(torch.zeros(*mask.shape, 1), mask)
     assert expanded is not None
     return (loss.positive_pairs(num_views) & expanded[:, :, None] & expanded[:, None, :]).flatten(1).any(1)
@@ -209,21 +263,25 @@ def drop_random_modalities(split: Dataset, spec: ViewSpec, config: Config) -> Da
     return split.drop_modalities({name: dropped[:, i] for i, name in enumerate(names)})
 
 
-def load_data(config: Config) -> DatasetDict:
-    """Load the data of a config, with at most `max_instances` training instances."""
+def load_data(config: Config, source: object | None = None) -> DatasetDict:
+    """Load the data of a config, or convert an object, with at most `max_instances` training instances."""
+    if source is not None:
+        return limit_instances(convert_dataset(source), config)
+    if config.data == CUSTOM:
+        raise ConfigError(
+            "the data is an object of yours: pass it, as mv.train(DATASET, ...) or evaluate(data=DATASET)"
+        )
     data = load_dataset(
         config.data,
         class_list=config.class_list,
         raise_on_corrupt=config.raise_on_corrupt,
         follow_symlinks=config.follow_symlinks,
-        **get_table_options(config),
+        kinds=config.kinds,
+        id_column=config.id_column,
+        split_column=config.split_column,
+        label_column=config.label_column,
     )
     return limit_instances(data, config)
-
-
-def get_table_options(config: Config) -> dict[str, Any]:
-    """Return the arguments of `load_dataset` that say how a table is read."""
-    return {}
 
 
 def limit_instances(data: DatasetDict, config: Config) -> DatasetDict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import DistError
 
-from manyviews.loading import list_epoch_batches
+from manyviews.loading import EpochBatches
 from manyviews.losses import MultiViewLoss, NonFiniteInputError
 from manyviews.models import MultiViewModel, ViewBatch
+from manyviews.training.callbacks import Callback
 from manyviews.training.checkpoints import keep_newest, load_checkpoint, save_checkpoint
 from manyviews.training.config import ConfigError
 from manyviews.training.fabric import run_on_rank_zero
@@ -29,7 +30,7 @@ from manyviews.training.run_directory import METRICS_FILE, Extension, RunDirecto
 from manyviews.training.signals import SignalCatcher, TrainingInterrupted
 from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
-from manyviews.training.task import AnyLoss, TrainingTask, get_collapse_warning
+from manyviews.training.task import TrainingTask, get_collapse_warning
 from manyviews.utils import (
     DISK_FULL_ERRNOS,
     FILE_ONLY,
@@ -74,16 +75,19 @@ class Trainer:
         run: RunDirectory,
         task: TrainingTask,
         model: MultiViewModel,
-        loss: AnyLoss,
+        loss: nn.Module,
         fabric: Fabric,
         evaluate: Callable[[MultiViewModel], Evaluation] | None = None,
         epochs_before: int | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         """Set up the model, the optimizer and the files, and restore the newest checkpoint.
 
         `evaluate` is called with the trained model on rank 0; its result is saved as `evaluation.json`.
         `epochs_before` is the former number of epochs of a run whose config now has another one.
         """
+        self.callbacks, self.should_stop = list(callbacks), False
+        self.callback_metrics: dict[str, float] = {}
         self.run, self.task, self.fabric = run, task, fabric
         self.config = config = run.config
         self.is_rank_zero, self.evaluate_model = fabric.is_global_zero, evaluate
@@ -96,6 +100,7 @@ class Trainer:
             "config": config.get_result_fields(),
             "instances": task.compute_fingerprint(),
             "ranks": fabric.world_size,
+            "objects": task.objects.describe(),
         }
         self._set_up_model(model, loss)
         self.step_number = self._restore()
@@ -108,7 +113,7 @@ class Trainer:
             loggers = make_loggers(config, run.path, run.run_id, self.step_number)
             self.metrics = MetricsFile(run.path / METRICS_FILE, self.step_number, loggers)
 
-    def _set_up_model(self, model: MultiViewModel, loss: AnyLoss) -> None:
+    def _set_up_model(self, model: MultiViewModel, loss: nn.Module) -> None:
         """Move model and loss to the device, and build the optimizer of their parameters."""
         self.model, self.loss = model, loss
         if self.config.sync_batch_norm and self.fabric.world_size > 1:
@@ -122,6 +127,7 @@ class Trainer:
             "loss": loss,
             "optimizer": self.optimizer,
             "precision": precision,
+            **{f"callback {i}": callback for i, callback in enumerate(self.callbacks)},
         }
 
     def fit(self) -> None:
@@ -131,18 +137,20 @@ class Trainer:
                 logger.info(line)
             if self.config.init is not None and self.step_number == 0:
                 self.save()  # then the run can be resumed without the files of its initial weights
-            if self.is_rank_zero and self.step_number < self.total_steps:
-                # Forking workers later, while other ranks wait in a collective, may hang.
-                self.task.start_monitor_workers(self.model)
             self.progress = StepProgress(self.total_steps, self.step_number)
+            self.call("on_train_start")
             try:
                 with SignalCatcher() as stop, closing(self.progress):
-                    for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
-                        for batch in self.iterate_batches(epoch):
-                            row = self.step(batch)
-                            self.step_number += 1
-                            self.after_step({"step": self.step_number, "epoch": epoch, **row})
-                            self.check_stop(stop)
+                    for epoch, batch in self.iterate_remaining():
+                        row = {"step": self.step_number + 1, "epoch": epoch, **self.step(batch)}
+                        self.step_number += 1
+                        self.call("on_train_batch_end", row, batch, (self.step_number - 1) % self.steps_per_epoch)
+                        self.after_step(row)
+                        if self.check_stop(stop):
+                            logger.info(f"a callback stopped the training at step {self.step_number}")
+                            self.save()
+                            break
+                    self.call("on_train_end")
                     self.task.stop_workers()
                     self.finish()
                 if self.is_rank_zero and self.evaluate_model:
@@ -158,14 +166,34 @@ class Trainer:
                     f"{self.saved_step}. {self.resume_hint}"
                 ) from error
 
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a method of all callbacks."""
+        for callback in self.callbacks:
+            getattr(callback, name)(self, self.model, *arguments)
+
+    @property
+    def global_step(self) -> int:
+        """Number of steps that were done."""
+        return self.step_number
+
+    @property
+    def current_epoch(self) -> int:
+        """Number of epochs that were done."""
+        return self.step_number // self.steps_per_epoch
+
+    def iterate_remaining(self) -> Iterator[tuple[int, ViewBatch]]:
+        """Yield the epoch and the views of each remaining batch of the training."""
+        for epoch in range(self.step_number // self.steps_per_epoch, self.config.epochs):
+            for batch in self.iterate_batches(epoch):
+                yield epoch, batch
+
     def iterate_batches(self, epoch: int) -> Iterator[ViewBatch]:
         """Yield the views of this rank's part of each remaining batch of an epoch."""
         ranks = self.fabric.global_rank, self.fabric.world_size
-        batches = list_epoch_batches(
-            len(self.task.train_indices), self.config.instances_per_batch, self.config.seed, epoch, *ranks
-        )
-        remaining = batches[self.step_number - epoch * self.steps_per_epoch :]
-        yield from self.task.view_loader(epoch, (self.task.train_indices[batch] for batch in remaining))
+        count, size = len(self.task.train_indices), self.config.instances_per_batch
+        batches = EpochBatches(count, size, self.config.seed, epoch, *ranks)
+        remaining = range(self.step_number - epoch * self.steps_per_epoch, len(batches))
+        yield from self.task.view_loader(epoch, (self.task.train_indices[batches[i]] for i in remaining))
 
     def step(self, batch: ViewBatch) -> dict[str, Any]:
         """Update the model on the views of this rank's instances; return a row of metrics."""
@@ -241,6 +269,8 @@ class Trainer:
         except FloatingPointError as error:
             raise self.make_divergence_error(str(error), row["step"], row["learning_rate"]) from error
         row |= metrics
+        self.callback_metrics = {"loss": float(row["loss"]), **metrics}
+        self.call("on_validation_end")
         if metrics:
             values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
             logger.info(f"step {self.step_number}, {self.task.monitored}: {values}")
@@ -335,6 +365,8 @@ class Trainer:
             fields["epochs"] = self.config.epochs
         names = [name for name, value in current["config"].items() if fields.get(name) != value]
         names += ["instances"] if saved["instances"] != current["instances"] else []
+        objects = saved["objects"] | current["objects"]
+        names += [name for name in objects if saved["objects"].get(name) != current["objects"].get(name)]
         if saved["ranks"] != current["ranks"]:
             if self.config.grad_cache_chunk or not self.config.sync_batch_norm:
                 names.append(f"number of ranks (was {saved['ranks']}; it affects batch norm here)")
@@ -351,17 +383,19 @@ class Trainer:
         assert isinstance(result, Tensor)
         return result
 
-    def check_stop(self, stop: SignalCatcher) -> None:
-        """Save a checkpoint and raise TrainingInterrupted if any rank received a signal.
+    def check_stop(self, stop: SignalCatcher) -> bool:
+        """Return whether a callback of any rank stops the training after this step.
 
-        On GPUs the ranks exchange this only every `log_every` steps, because the all-reduce synchronizes the GPU.
+        Save a checkpoint and raise TrainingInterrupted if any rank received a signal. On GPUs the ranks exchange both
+        only every `log_every` steps, because the all-reduce synchronizes the GPU.
         """
-        signum = stop.signum
+        signum, should_stop = stop.signum, self.should_stop
         if self.fabric.world_size > 1:
             if self.fabric.device.type == "cuda" and self.step_number % self.config.log_every:
-                return
-            signum = int(self.all_reduce(torch.tensor(signum, device=self.fabric.device), "max"))
-        if signum and self.step_number < self.total_steps:
+                return False
+            requests = torch.tensor([signum, should_stop], device=self.fabric.device)
+            signum, should_stop = self.all_reduce(requests, "max").tolist()
+        if signum and self.step_number < self.total_steps and not should_stop:
             self.save()
             self.fabric.barrier()
             raise TrainingInterrupted(
@@ -369,6 +403,7 @@ class Trainer:
                 f"{self.saved_step}. {self.resume_hint}",
                 signum,
             )
+        return bool(should_stop)
 
     def write(self, write: Callable[[], object]) -> None:
         """Write; if the disk is full, keep only the newest checkpoint and try again."""

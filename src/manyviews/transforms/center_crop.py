@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyviews.data import LazyImages
+from manyviews.data import ImageSource
 from manyviews.transforms import crop
-from manyviews.transforms.base import ImageBatch, ImageTransform
+from manyviews.transforms.transform import ImageBatch, ImageTransform
 
 CENTER_CROP_RATIO = 7 / 8
 """Side of the central square as a fraction of the shorter side of the image, as 224 of 256."""
@@ -41,7 +41,7 @@ class CenterCrop(ImageTransform):
         return crops.float().div_(255)
 
 
-def infer_image_size(images: Tensor | LazyImages) -> int:
+def infer_image_size(images: Tensor | ImageSource) -> int:
     """Return the median shorter side of up to 16 images, capped at 224."""
     if isinstance(images, Tensor):
         return min(224, *images.shape[-2:])

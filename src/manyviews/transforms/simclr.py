@@ -6,10 +6,12 @@ from itertools import accumulate
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
+from manyviews.data import pil_to_tensor
 from manyviews.transforms import color, crop
-from manyviews.transforms.base import ImageBatch, ImageTransform
+from manyviews.transforms.transform import ImageBatch, ImageTransform
 from manyviews.utils import draw_uniform
 
 CHUNK = 256
@@ -37,6 +39,8 @@ class SimCLRTransform(ImageTransform):
         >>> images = torch.randint(256, (8, 3, 32, 32), dtype=torch.uint8)
         >>> SimCLRTransform(32)(images, views=4, seed=0, epoch=0, index=torch.arange(8)).shape
         torch.Size([8, 4, 3, 32, 32])
+        >>> SimCLRTransform(32)(Image.new("RGB", (60, 40))).shape
+        torch.Size([3, 32, 32])
     """
 
     size: int
@@ -74,9 +78,25 @@ class SimCLRTransform(ImageTransform):
         return max(3, self.size // 10 | 1)
 
     def __call__(
-        self, images: ImageBatch, *, views: int, seed: int, epoch: int, index: Tensor, first_view: int = 0
+        self,
+        images: ImageBatch | Image.Image,
+        *,
+        views: int = 1,
+        seed: int = 0,
+        epoch: int = 0,
+        index: Tensor | None = None,
+        first_view: int = 0,
     ) -> Tensor:
-        """Return views (B, N, C, size, size); `first_view` is the index of the first view."""
+        """Return views (B, N, C, size, size); `first_view` is the index of the first view.
+
+        Of one PIL image it returns a view (C, size, size), or (N, C, size, size) if `views` > 1. Without an index,
+        instances get random ones from torch's global generator, as in the transforms of torchvision.
+        """
+        if isinstance(images, Image.Image):
+            pixels = pil_to_tensor(images)[None]
+            result = self(pixels, views=views, seed=seed, epoch=epoch, index=index, first_view=first_view)[0]
+            return result if views > 1 else result[0]
+        index = torch.randint(2**62, (len(images),)) if index is None else index
         crops = self.crop(images, views=views, seed=seed, epoch=epoch, index=index, first_view=first_view)
         return self.augment_color(crops, seed=seed, epoch=epoch, index=index, first_view=first_view)
 

@@ -27,9 +27,11 @@ from manyviews.utils.progress import hide_progress as hide_progress
 from manyviews.utils.progress import start_progress_bar as start_progress_bar
 from manyviews.utils.progress import track as track
 from manyviews.utils.rng import EVAL_EPOCH as EVAL_EPOCH
+from manyviews.utils.rng import draw_normal as draw_normal
 from manyviews.utils.rng import draw_permutation as draw_permutation
 from manyviews.utils.rng import draw_uniform as draw_uniform
 from manyviews.utils.rng import hash_key as hash_key
+from manyviews.utils.rng import permute as permute
 from manyviews.utils.schedules import warmup_cosine_lr as warmup_cosine_lr
 from manyviews.utils.table import Cell as Cell
 from manyviews.utils.table import Row as Row

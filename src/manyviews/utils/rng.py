@@ -4,11 +4,14 @@ The key (seed, epoch, instance, view, draw) is hashed with the finalizer of Spli
 the order, the batch split, the number of workers or ranks, the device, or on resuming.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
 EVAL_EPOCH = 2**31 - 1
 """Reserved epoch key, so that evaluation views are fixed."""
+FEISTEL_ROUNDS = 6
 
 
 _STEP = -7046029254386353131  # 0x9E3779B97F4A7C15, the odd integer nearest 2^64 / golden ratio
@@ -42,6 +45,42 @@ def draw_uniform(*key: int | Tensor) -> Tensor:
     return _shift_right_logical(hash_key(*key), 40).to(torch.float32) * 2.0**-24
 
 
+def draw_normal(*key: int | Tensor) -> Tensor:
+    """Return a standard normal float32 number per key, by the method of Box and Muller.
+
+    Examples:
+        >>> x = draw_normal(0, torch.arange(100_000))
+        >>> round(x.mean().item(), 1), round(x.std().item(), 1)
+        (0.0, 1.0)
+    """
+    bits = hash_key(*key)
+    radius = (_shift_right_logical(bits, 40) + 1).to(torch.float32) * 2.0**-24  # in (0, 1]
+    angle = (bits & ((1 << 24) - 1)).to(torch.float32) * (2 * math.pi * 2.0**-24)
+    return radius.log_().mul_(-2).sqrt_().mul_(angle.cos_())
+
+
 def draw_permutation(length: int, *key: int) -> Tensor:
     """Return a permutation of 0..length-1 that is a function of the key."""
     return hash_key(*key, torch.arange(length)).argsort(stable=True)
+
+
+def permute(position: Tensor, length: int, *key: int) -> Tensor:
+    """Map positions in 0..length-1 to indices by a permutation that is a function of the key, in constant memory.
+
+    A Feistel network permutes the numbers of an even number of bits; those beyond `length` are permuted again until
+    they are below it (cycle walking; less than four times on average).
+
+    Examples:
+        >>> permute(torch.arange(5), 5, 0).sort().values
+        tensor([0, 1, 2, 3, 4])
+    """
+    half_bits = max(1, ((length - 1).bit_length() + 1) // 2)
+    mask, index = (1 << half_bits) - 1, position.clone()
+    pending = torch.ones_like(index, dtype=torch.bool)
+    while pending.any():
+        left, right = index[pending] >> half_bits, index[pending] & mask
+        for round_number in range(FEISTEL_ROUNDS):
+            left, right = right, left ^ (hash_key(*key, round_number, right) & mask)
+        index[pending] = left << half_bits | right
+        pending = index >= length
+    return index

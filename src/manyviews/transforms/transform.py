@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
@@ -17,6 +17,8 @@ class ImageTransform(ABC):
 
     size: int
     """Height and width of a view."""
+    uses_workers: ClassVar[bool] = False
+    """Whether crops are slow enough to be made in worker processes, also of images in memory."""
 
     @abstractmethod
     def crop(

@@ -1,0 +1,275 @@
+"""From the cells of a table's column to a `Column`: recognize its kind, read its files, check every cell."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from manyviews.data.column import Column
+from manyviews.data.column_arrays import make_column
+from manyviews.data.errors import DatasetError, translate_errors
+from manyviews.data.image_arrays import read_npy
+from manyviews.data.image_files import IMAGE_EXTENSIONS, CorruptImageError, LazyImages, open_image, pil_to_tensor
+from manyviews.data.image_folder import MAX_IN_MEMORY_BYTES
+from manyviews.data.images import Images
+from manyviews.data.table_readers import Cell, InvalidCell, RawTable, show_cell, to_float32
+from manyviews.data.texts import Texts
+from manyviews.utils import Budget, check_regular
+
+SKIP = "skip"
+"""Kind of a column that is not loaded."""
+SEPARATOR = "|"
+"""Separates the paths of several images in a cell."""
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+
+
+def recognize_kind(cells: list[Cell]) -> tuple[str, str]:
+    """Recognize the kind of a column, or `SKIP` with the reason, from its cells that are not empty.
+
+    Half of the cells decide between paths and text: a few other cells in a column of paths are mistakes.
+
+    Examples:
+        >>> recognize_kind(["a.jpg", None, "b.PNG|c.png"]), recognize_kind(["a cat", "logo.png", "a dog"])
+        (('image', ''), ('text', ''))
+        >>> recognize_kind(["3.5", "-1"])
+        ('skip', 'has numbers')
+    """
+    existing = [cell for cell in cells if cell is not None]
+    if not existing:
+        return SKIP, "is empty"
+    if invalid := [cell for cell in existing if isinstance(cell, InvalidCell)]:
+        return SKIP, f"has {invalid[0].reason}"
+    if arrays := [cell for cell in existing if isinstance(cell, np.ndarray)]:
+        return ("vector" if arrays[0].ndim == 1 else "sequence"), ""
+    if 2 * sum(is_image_cell(cell) for cell in existing) >= len(existing):
+        return "image", ""
+    if any(isinstance(cell, list) for cell in existing):
+        return SKIP, "has lists of texts"
+    if all(not isinstance(cell, str) or NUMBER.fullmatch(cell) for cell in existing):
+        return SKIP, "has numbers"
+    if 2 * sum(is_npy_path(cell) for cell in existing) >= len(existing):
+        return "features", ""
+    return "text", ""
+
+
+def is_image_cell(cell: Cell) -> bool:
+    """Return whether a cell has the paths of one or several images, by their extensions.
+
+    Examples:
+        >>> is_image_cell("a.jpg|b.jpg"), is_image_cell(["a.jpg", "b.jpg"]), is_image_cell("a.txt")
+        (True, True, False)
+    """
+    paths = cell if isinstance(cell, list) else cell.split(SEPARATOR) if isinstance(cell, str) else []
+    return bool(paths) and all(os.path.splitext(path.strip())[1].lower() in IMAGE_EXTENSIONS for path in paths)  # noqa: PTH122 (fast)
+
+
+def is_npy_path(cell: Cell) -> bool:
+    """Return whether a cell has the path of a .npy file."""
+    return isinstance(cell, str) and cell.lower().endswith(".npy")
+
+
+def to_number(cell: Cell) -> float | None:
+    """Convert a cell to a number, or return None if it is not one.
+
+    Examples:
+        >>> to_number("-1e3"), to_number(2), to_number("1_000"), to_number(True)
+        (-1000.0, 2.0, None, None)
+    """
+    if isinstance(cell, str):
+        return float(cell) if NUMBER.fullmatch(cell) else None
+    if isinstance(cell, (int, float)) and not isinstance(cell, bool):
+        try:
+            return float(cell)
+        except OverflowError:
+            return math.inf
+    return None
+
+
+@dataclass
+class ColumnBuilder:
+    """Builds the columns of a table; `warnings` has a line for each cell that is skipped."""
+
+    table: RawTable
+    raise_on_corrupt: bool = False
+    follow_symlinks: bool = False
+    warnings: list[str] = field(default_factory=list)
+    decoded_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.folder = os.path.abspath(self.table.path.parent)  # noqa: PTH100 (links stay)
+        self.real_folder = os.path.join(os.path.realpath(self.folder), "")  # noqa: PTH118 (ends in a separator)
+
+    def build(self, name: str, kind: str) -> Column:
+        """Build a column of a kind; "features" are vectors or sequences, whichever the first array is."""
+        cells = self.table.columns[name]
+        if kind == "image":
+            return self._build_images(name, cells)
+        return self._build_texts(name, cells) if kind == "text" else self._build_features(name, cells, kind)
+
+    def _build_texts(self, name: str, cells: list[Cell]) -> Texts:
+        texts = []
+        for i, cell in enumerate(cells):
+            if isinstance(cell, (list, np.ndarray, InvalidCell)):
+                raise self.table.make_error(i, name, f"expected text, got {_describe(cell)}")
+            texts.append("" if cell is None else str(cell))
+        return Texts(tuple(texts))
+
+    def _build_images(self, name: str, cells: list[Cell]) -> Images:
+        entries = [
+            (i, Path(self.resolve_path(i, name, text)))
+            for i, cell in enumerate(cells)
+            if cell is not None
+            for text in self._split_paths(i, name, cell)
+        ]
+        # Images of one size are decoded here if they fit into memory; of others only the headers are read.
+        max_pixels = (MAX_IN_MEMORY_BYTES - self.decoded_bytes) // (3 * len(entries))
+        results: dict[Path, Tensor | str | None] = {}
+        kept: list[tuple[int, Path]] = []
+        size: torch.Size | None = None
+        first_warning = len(self.warnings)
+        for i, path in entries:
+            result = results[path] if path in results else self._read_image(i, name, path, max_pixels)
+            results[path] = result
+            if isinstance(result, str):
+                self.warnings.append(f"{self.table.describe_cell(i, name)}: {result}; it counts as missing")
+                continue
+            kept.append((i, path))
+            if max_pixels and (result is None or result.shape != (size := size or result.shape)):
+                max_pixels = 0
+                results = {path: result if isinstance(result, str) else None for path, result in results.items()}
+        if not kept:
+            raise DatasetError(f"no image of column {name} can be read, first: {self.warnings[first_warning]}")
+        values: Tensor | LazyImages = LazyImages(tuple(path for _, path in kept), self.raise_on_corrupt)
+        if max_pixels:
+            values = torch.stack([image for _, path in kept if isinstance(image := results[path], Tensor)])
+            self.decoded_bytes += values.nbytes
+        counts = torch.bincount(torch.tensor([i for i, _ in kept]), minlength=len(cells))
+        return Images(values, None if bool((counts == 1).all()) else counts)
+
+    def _split_paths(self, i: int, name: str, cell: Cell) -> list[str]:
+        if isinstance(cell, list):
+            return cell
+        if not isinstance(cell, str):
+            raise self.table.make_error(i, name, f"expected the path of an image, got {_describe(cell)}")
+        return [part.strip() for part in cell.split(SEPARATOR)] if is_image_cell(cell) else [cell]
+
+    def resolve_path(self, i: int, name: str, text: str) -> str:
+        """Resolve the path in a cell, relative to the table's folder and with links; raise if it leaves the folder."""
+        if _URL.match(text):
+            raise self.table.make_error(
+                i, name, f"{show_cell(text)} is a URL: download the file and use its path, or leave the column out "
+                f"with --kinds {name}={SKIP}"
+            )  # fmt: skip
+        try:
+            path = os.path.realpath(os.path.join(self.folder, text))  # noqa: PTH118 (fast)
+            if not self.follow_symlinks and not path.startswith(self.real_folder):
+                raise self.table.make_error(
+                    i, name, f"{show_cell(text)} is outside of the folder of the table: move it there or, if you trust "
+                    "the table, use follow_symlinks or --follow-symlinks"
+                )  # fmt: skip
+            os.stat(path)  # noqa: PTH116 (fast)
+        except FileNotFoundError as error:
+            hint = (
+                ""
+                if is_image_cell(text) or is_npy_path(text)
+                else f"; if the column has texts, use --kinds {name}=text"
+            )
+            raise self.table.make_error(
+                i, name, f"the file {show_cell(text)} does not exist: paths are relative to {self.folder}, and an "
+                f"empty cell means missing{hint}"
+            ) from error  # fmt: skip
+        except DatasetError:
+            raise
+        except (OSError, ValueError) as error:  # too long, permission denied, a NUL byte
+            raise self.table.make_error(i, name, f"{show_cell(text)} is not a valid path: {error}") from error
+        return path
+
+    def _read_image(self, i: int, name: str, path: Path, max_pixels: int) -> Tensor | str | None:
+        """Return the pixels of an image, None if only its header was read, or text: why it cannot be read."""
+        try:
+            with open_image(path) as image:
+                return pil_to_tensor(image) if image.height * image.width <= max_pixels else None
+        except CorruptImageError as error:
+            if self.raise_on_corrupt:
+                raise CorruptImageError(f"{self.table.describe_cell(i, name)}: {error}") from error
+            return str(error)
+        except DatasetError as error:  # too many pixels
+            raise self.table.make_error(i, name, str(error)) from error
+
+    def _build_features(self, name: str, cells: list[Cell], kind: str) -> Column:
+        arrays = self._read_arrays(name, cells, kind)
+        first = next(i for i, array in enumerate(arrays) if array is not None)
+        reference = arrays[first]
+        assert reference is not None
+        is_vector = kind == "vector" or (kind == "features" and reference.ndim == 1)
+        sequences: list[np.ndarray | None] = []
+        for i, array in enumerate(arrays):
+            if array is not None and not is_vector and array.ndim < reference.ndim:
+                raise self.table.make_error(i, name, f"expected a sequence (steps, d), got an array {array.shape}")
+            sequences.append(None if array is None else self._to_steps(i, name, array, is_vector))
+        dim = next(len(sequence[0]) for sequence in sequences if sequence is not None)
+        for i, sequence in enumerate(sequences):
+            if sequence is not None and sequence.shape[1] != dim:
+                row = self.table.rows[first]
+                raise self.table.make_error(i, name, f"it has {sequence.shape[1]} features, but row {row} has {dim}")
+        lengths = np.array([1 if sequence is None else len(sequence) for sequence in sequences])
+        shape = (len(sequences), int(lengths.max()), dim)
+        num_bytes = sum(sequence.nbytes for sequence in sequences if sequence is not None)
+        Budget(f"{self.table.path}, column {name}", num_bytes).take(4 * math.prod(shape))
+        values = np.zeros(shape, np.float32)
+        for i, sequence in enumerate(sequences):
+            if sequence is not None:
+                values[i, : len(sequence)] = sequence
+        mask = np.array([sequence is not None for sequence in sequences])
+        context = f"{self.table.path}, column {name}"
+        if is_vector:
+            return make_column(values[:, 0], None, mask, context, self.warnings)
+        return make_column(values, lengths, mask, context, self.warnings)
+
+    def _to_steps(self, i: int, name: str, array: np.ndarray, is_vector: bool) -> np.ndarray:
+        """Reshape to (T, d); T is 1 for a vector, and d is 1 for a sequence of numbers."""
+        if array.ndim not in (1, 2) or 0 in array.shape or (is_vector and array.ndim == 2 and len(array) > 1):
+            expected = "a vector (d,)" if is_vector else "a sequence (steps, d)"
+            raise self.table.make_error(i, name, f"expected {expected}, got an array {array.shape}")
+        return array.reshape(1 if is_vector else len(array), -1)
+
+    def _read_arrays(self, name: str, cells: list[Cell], kind: str) -> list[np.ndarray | None]:
+        arrays: list[np.ndarray | None] = []
+        total = 0
+        for i, cell in enumerate(cells):
+            if cell is None or isinstance(cell, np.ndarray):
+                array = cell
+            elif (number := to_number(cell)) is not None:
+                array = to_float32(np.array([number]))
+            elif isinstance(cell, str) and is_npy_path(cell):
+                path = Path(self.resolve_path(i, name, cell))
+                with translate_errors(f"{self.table.describe_cell(i, name)}: cannot parse {show_cell(cell)} as .npy"):
+                    size = check_regular(path)
+                    total += size
+                    Budget(f"{self.table.path}, column {name}", total).take(total)
+                    with path.open("rb") as file:
+                        array = read_npy(file, size)
+                if array.dtype.kind not in "iuf":
+                    raise self.table.make_error(i, name, f"{show_cell(cell)} must have numbers, got {array.dtype}")
+                array = to_float32(array)
+            else:
+                expected = "a .npy file" if kind == "features" else "a .npy file, a number or a list of numbers"
+                raise self.table.make_error(i, name, f"expected {expected}, got {_describe(cell)}")
+            arrays.append(array)
+        return arrays
+
+
+def _describe(cell: Cell) -> str:
+    if isinstance(cell, InvalidCell):
+        return cell.reason
+    if isinstance(cell, np.ndarray):
+        return f"a list of numbers {cell.shape}"
+    return f"a list of texts {show_cell(cell)}" if isinstance(cell, list) else show_cell(cell)

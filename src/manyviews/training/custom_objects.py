@@ -1,0 +1,79 @@
+"""`CustomObjects`: parts of a training that are objects of the user instead of names."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from manyviews.losses import MultiViewLoss
+from manyviews.models import CUSTOM
+from manyviews.training.config import ConfigError
+from manyviews.transforms import FeatureTransform, ImageTransform
+
+TransformLike: TypeAlias = ImageTransform | FeatureTransform | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class CustomObjects:
+    """Encoders by modality or kind ("" for all), a loss, and transforms by modality ("" for all images)."""
+
+    encoders: Mapping[str, nn.Module] = field(default_factory=dict)
+    loss: nn.Module | None = None
+    transforms: Mapping[str, TransformLike] = field(default_factory=dict)
+
+    def find_encoder(self, modality: str, kind: str) -> nn.Module | None:
+        """Return a copy of the initial encoder of a modality, or None if the user gave none."""
+        for name in (modality, kind, ""):
+            if name in self.encoders:
+                return copy.deepcopy(self.encoders[name])
+        return None
+
+    def find_transform(self, modality: str, kind: str) -> TransformLike | None:
+        """Return the transform of a modality, or None if the user gave none."""
+        return self.transforms.get(modality, self.transforms.get("") if kind == "image" else None)
+
+    def describe(self) -> dict[str, str]:
+        """Describe each object, so that a resumed run can be refused if another one is given."""
+        parts: dict[str, object] = {f"encoder {name}".strip(): module for name, module in self.encoders.items()}
+        parts |= {f"transform {name}".strip(): transform for name, transform in self.transforms.items()}
+        parts |= {} if self.loss is None else {"loss": self.loss}
+        return {name: describe_object(part) for name, part in parts.items()}
+
+    def accepts(self, name: str) -> bool:
+        """Return whether the loss takes an argument of this name, as all of ours take `mask`."""
+        if self.loss is None or isinstance(self.loss, MultiViewLoss):
+            return name == "mask" or (self.loss is not None and name in _list_parameters(self.loss))
+        return name in _list_parameters(self.loss)
+
+    def check(self, loss_name: str, encoder_names: tuple[str, ...]) -> None:
+        """Raise a ConfigError if the config names an object that is not given."""
+        if loss_name == CUSTOM and self.loss is None:
+            raise ConfigError("the loss is an object of yours: pass it again, as mv.train(..., loss=MODULE)")
+        if any(CUSTOM == name.rpartition("=")[2] for name in encoder_names) and not self.encoders:
+            raise ConfigError("the encoder is a module of yours: pass it again, as mv.train(..., encoder=MODULE)")
+
+
+def describe_object(value: object) -> str:
+    """Return the name of an object's class or function, and a hash of its settings and of the shapes of its weights."""
+    if not isinstance(value, nn.Module):
+        name = getattr(value, "__qualname__", type(value).__qualname__)
+        text = "" if hasattr(value, "__qualname__") else _remove_addresses(repr(value))
+    else:
+        name = type(value).__qualname__
+        text = repr(value) + str([(key, tuple(tensor.shape)) for key, tensor in value.state_dict().items()])
+    return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _remove_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
+def _list_parameters(module: nn.Module) -> list[str]:
+    return list(inspect.signature(module.forward).parameters)
