@@ -11,7 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 import manyviews as mv
-from manyviews.export import ImageCollection, draw_contact_sheet, find_nearest, make_query, save_png
+from manyviews.export import Collection, draw_contact_sheet, find_nearest, load_vector_model, make_query, save_png
 
 parser = argparse.ArgumentParser()
 parser.add_argument("folder", type=Path, nargs="?", help="folder of images, searched recursively")
@@ -36,12 +36,11 @@ if not (options.run / "encoder.safetensors").exists():
     config = mv.Config(data=str(options.folder), epochs=options.epochs, batch_size=min(128, count), monitor_size=0)
     mv.train(config, output=options.run)
 
-encoder = mv.load_encoder(options.run)
-photos = ImageCollection.open(options.folder)
-queries = [make_query(name, photos) for name in options.query]
-matches = find_nearest(encoder, queries, photos, k=options.nearest)
+encoder, photos = mv.load_encoder(options.run), Collection.open(options.folder)
+queries = [make_query(name, photos, encoder) for name in options.query]
+matches = find_nearest(load_vector_model(options.run), queries, photos, k=options.nearest)
 for name, near in matches.items():
     print(name, "is similar to", ", ".join(f"{other} ({cosine:.2f})" for other, cosine in near))
-rows = [[query.image, *(photos[other] for other, _ in matches[query.name])] for query in queries]
+rows = [[query.shown, *(photos.show(other) for other, _ in matches[query.name])] for query in queries]
 save_png(draw_contact_sheet(rows), options.output)
 print(f"wrote {options.output}")

@@ -198,7 +198,10 @@ def make_encoder() -> MultiViewEncoder:
         ),
     ],
 )
-def test_errors_describe_objects_that_are_not_data(call: Callable[[], object], message: str) -> None:
+def test_errors_describe_objects_that_are_not_data(
+    call: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises((TypeError, ValueError), match=message):
         call()
 

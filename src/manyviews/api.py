@@ -78,7 +78,8 @@ def train(
             It must gather the embeddings of other ranks itself, as ours do.
         transform: a `SimCLRTransform`, a function from a PIL image to a view in [0, 1], or a dict of them by modality.
         callbacks: objects with the methods of `Callback`.
-        output: directory of the new run. Default: `runs/DATA-LOSS-VIEWS`.
+        output: directory of the new run. Default: `runs/DATA-LOSS-VIEWS`, or `runs/DATA-LOSS` if the config has no
+            views.
         resume: directory of a run to resume; the result equals that of an uninterrupted run. If the config has another
             number of epochs, the remaining steps follow the learning rate schedule of that number. Objects must be
             given again.

@@ -222,9 +222,9 @@ def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
 
 def test_runs_of_another_config_and_damaged_results_are_rejected(tmp_path: Path) -> None:
     (trial,) = make_small_trials(1)
-    other = dataclasses.replace(trial.config, temperature=0.1)
+    other = dataclasses.replace(trial.config, embed_dim=8)
     train(other, output=tmp_path / trial.name, quiet=True)
-    with pytest.raises(ConfigError, match=r"cannot resume .* with changed fields: temperature 0.1 -> 0.5"):
+    with pytest.raises(ConfigError, match=r"cannot resume .* with changed fields: embed_dim 8 -> 16"):
         run_trial(trial.to_spec(tmp_path))
     for damage in ("{", "{}", "[]", *(text for text, _ in DAMAGED)):
         (tmp_path / trial.name / trial.result_filename).write_text(damage)

@@ -104,10 +104,11 @@ def test_run_has_scores_subsets_and_a_report(case: str, tmp_path: Path) -> None:
     result, names = load_evaluation(run), {item.partition(":")[0].partition("@")[0] for item in config.views}
     assert set(result.modalities) == names
     scores = ["majority", "raw_features", "untrained", "trained"]
-    assert list(result.scores) == [*scores, *["mean_embedding"] * (len(names) > 1)]
+    assert list(result.scores) == [*scores, *["mean_embedding", "fused_prediction"] * (len(names) > 1)]
     assert result.scores["trained"].linear > result.scores["majority"].linear
     assert len(result.subsets) == (2 ** len(names) - 1 if len(names) > 1 else 0)
-    assert len(result.retrieval) == len(names) * (len(names) - 1)
+    one_to_one = len(names) * (len(names) - 1)
+    assert len(result.retrieval) == one_to_one + (len(names) if len(names) > 2 else 0)  # and all others to one
     assert result.geometry.views == config.num_views
     write_report([run.path], tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
@@ -157,7 +158,7 @@ from manyviews import api
 from manyviews.cli import main
 from tests.training.test_views import make_data
 
-api.load_data = lambda _: make_data()
+api.load_data = lambda *_: make_data()
 main()
 """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -58,7 +58,6 @@ from manyviews.loading import (
     embed_instances,
     encode_instances,
     make_eval_loader,
-    set_mean_representation,
     stream_augmented_features,
 )
 from manyviews.metrics import (
@@ -77,6 +76,8 @@ from manyviews.models import MultiViewEncoder, MultiViewModel
 from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, CustomObjects, TrainingTask
 from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
 
+MAX_RAW_SIZE = 32
+"""Images among several modalities are resized to this before their pixels are raw features."""
 Probe = Callable[[Tensor], Tensor]
 """Maps representations (n, d) to predicted classes or regression targets (n,)."""
 
@@ -132,17 +133,19 @@ class _ModelEvaluation:
         self.train_loader, self.test_loader = (self.make_loader(part.split) for part in (train, test))
         # Instances whose only modality is missing or corrupt have no representation: they are not scored.
         encoded = [
-            encode_instances(model.encoder, loader, part.index)
+            embed_instances(model, loader, part.index)
             for loader, part in ((self.train_loader, train), (self.test_loader, test))
         ]
-        self.skipped = sum(int((~mask.any(1)).sum()) for _, mask in encoded)
+        exists = [mask.any(1) for _, _, mask in encoded]
+        self.skipped = sum(int((~each).sum()) for each in exists)
         self.train, self.test = (
-            Subset(part.split, part.index[mask.any(1).cpu()])
-            for part, (_, mask) in zip((train, test), encoded, strict=True)
+            Subset(part.split, part.index[each.cpu()]) for part, each in zip((train, test), exists, strict=True)
         )
-        (self.train_h, self.train_mask), (self.test_h, self.test_mask) = (
-            (h[mask.any(1)], mask[mask.any(1)]) for h, mask in encoded
+        (self.train_h, train_z, self.train_mask), (self.test_h, test_z, self.test_mask) = (
+            tuple(x[each] for x in parts) for parts, each in zip(encoded, exists, strict=True)
         )
+        self.embeddings = [(train_z, self.train_mask), (test_z, self.test_mask)]
+        """Embeddings (n, N, d), or the predictions of a supervised run, and mask (n, N), of training and test instances."""
         self.train_labels, self.test_labels = (part.labels().to(self.device) for part in (self.train, self.test))
 
     def check_probe(self, split: Dataset) -> None:
@@ -179,7 +182,6 @@ class _ModelEvaluation:
             config = dataclasses.replace(self.config, missing_rate=0.0)
             task = TrainingTask(config, self.data, torch.device("cpu"), self.task.objects)
             untrained = task.build_model().encoder.to(self.device)
-            set_mean_representation(untrained, self.train_loader, self.train.index)
             scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)), encoder=untrained)
         scores["trained"] = self.score(*map(_concatenate, encoded), encoder=encoder)
         if self.config.supervised and self.same_data:  # other data may have other labels
@@ -255,24 +257,26 @@ class _ModelEvaluation:
         return -(predictions - labels).abs().mean().item()
 
     def encode(self, encoder: MultiViewEncoder) -> tuple[list[Tensor], list[Tensor]]:
-        """Encode training and test instances, each modality (n, d); missing ones are the mean representation."""
-        both = []
-        for loader, part in ((self.train_loader, self.train), (self.test_loader, self.test)):
-            h, mask = encode_instances(encoder, loader, part.index)
-            both.append(list(encoder.fuse(h, mask).unflatten(1, h.shape[1:]).unbind(1)))
-        return both[0], both[1]
+        """Encode training and test instances with an untrained encoder, each modality (n, d).
 
-    @cached_property
-    def embeddings(self) -> list[tuple[Tensor, Tensor]]:
-        """Embeddings (n, N, d) and mask (n, N) of the training and of the test instances."""
+        Missing ones are the mean representation of the training instances.
+        """
         pairs = ((self.train_loader, self.train), (self.test_loader, self.test))
-        return [embed_instances(self.model, loader, part.index)[1:] for loader, part in pairs]
+        train, test = (encode_instances(encoder, loader, part.index) for loader, part in pairs)
+        encoder.fit_mean_representation(*train)
+        fused = [encoder.fuse(h, mask).unflatten(1, h.shape[1:]) for h, mask in (train, test)]
+        return list(fused[0].unbind(1)), list(fused[1].unbind(1))
 
     def average(self, z: Tensor, mask: Tensor) -> Tensor:
         """Return mean embeddings; instances without a modality get the mean of all training instances."""
         train_z, train_mask = self.embeddings[0]
         overall = average_embeddings(train_z, train_mask)[train_mask.any(1)].mean(0)
         return torch.where(mask.any(1, keepdim=True), average_embeddings(z, mask), overall)
+
+    def get_raw_size(self, name: str) -> int:
+        """Return the size of images whose pixels are raw features: smaller among several modalities, to save time."""
+        size = self.task.spec.get_size(name)
+        return size if len(self.names) == 1 else min(size, MAX_RAW_SIZE)
 
     def make_raw_encoder(self) -> MultiViewEncoder | None:
         """Return an encoder that flattens images, or None if the run has other or several modalities."""
@@ -288,7 +292,7 @@ class _ModelEvaluation:
             reference = self.train.split[name]
             for part, features in ((self.train, train), (self.test, test)):
                 if reference.kind == "image":
-                    encoder = make_flatten_encoder(name, self.task.spec.get_size(name))
+                    encoder = make_flatten_encoder(name, self.get_raw_size(name))
                     loader = make_eval_loader(part.split, encoder, self.eval_config.num_workers)
                     features.append(encode_instances(encoder, loader, part.index)[0][:, 0].to(self.device))
                 else:
@@ -383,7 +387,7 @@ class _ModelEvaluation:
 
     def score_supervised_head(self) -> Score:
         """Score the linear layer that was fitted by supervised training."""
-        _, outputs, _ = embed_instances(self.model, self.test_loader, self.test.index)
+        outputs = self.embeddings[1][0]
         return self.score_predictions(outputs.argmax(1) if self.num_classes else outputs[:, 0])
 
     def score_predictions(self, preds: Tensor) -> Score:

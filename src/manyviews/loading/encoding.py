@@ -95,8 +95,7 @@ def _get_mask(batch: ViewBatch, h: Tensor) -> Tensor:
 def set_mean_representation(encoder: MultiViewEncoder, loader: ViewLoader, index: Tensor) -> None:
     """Store the mean representation of training instances, which late fusion uses for missing modalities."""
     if len(encoder.modalities) > 1:
-        h, mask = encode_instances(encoder, loader, index[:MAX_MEAN_INSTANCES])
-        encoder.mean_representation.copy_(h.double().sum(0) / mask.sum(0).clamp_min(1)[:, None])
+        encoder.fit_mean_representation(*encode_instances(encoder, loader, index[:MAX_MEAN_INSTANCES]))
 
 
 def stream_augmented_features(

@@ -145,6 +145,11 @@ class MultiViewEncoder(nn.Module):
             )
         return batch.scatter(rows, [group.views for group in batch.groups])
 
+    def fit_mean_representation(self, h: Tensor, mask: Tensor) -> None:
+        """Set `mean_representation` to the mean of the representations h (n, K, dim) that exist."""
+        if len(self.modalities) > 1:
+            self.mean_representation.copy_(h.double().sum(0) / mask.sum(0).clamp_min(1)[:, None])
+
     def fuse(self, h: Tensor, mask: Tensor) -> Tensor:
         """Concatenate the representations (B, K, dim) of all K modalities to (B, K dim), one view of each.
 
