@@ -145,7 +145,7 @@ class _ModelEvaluation:
             tuple(x[each] for x in parts) for parts, each in zip(encoded, exists, strict=True)
         )
         self.embeddings = [(train_z, self.train_mask), (test_z, self.test_mask)]
-        """Embeddings (n, N, d), or the predictions of a supervised run, and mask (n, N), of training and test instances."""
+        """Embeddings (n, N, d), or predictions of a supervised run, and mask (n, N), of training and test instances."""
         self.train_labels, self.test_labels = (part.labels().to(self.device) for part in (self.train, self.test))
 
     def check_probe(self, split: Dataset) -> None:
