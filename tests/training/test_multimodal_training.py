@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 import warnings
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from manyviews.evaluation import (
     load_evaluation,
 )
 from manyviews.evaluation.baselines import find_better_baselines
-from manyviews.evaluation.evaluation_result import Geometry, ProbeDescription, RetrievalScore
+from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, ProbeDescription, RetrievalScore
 from manyviews.evaluation.modality_features import summarize_features
 from manyviews.loading import EpochBatches, ViewLoader, ViewSpec, make_eval_loader
 from manyviews.metrics import (
@@ -301,15 +300,20 @@ def test_scores_equal_the_metric_functions(run: Run, gaps: str) -> None:
     pairs = {(pair.source, pair.target): pair for pair in result.retrieval}
     score = RetrievalScore("text", "audio", int(both.sum()), recall, expected["median_rank"])
     assert pairs["text", "audio"] == score
-    assert len(pairs) == len(result.retrieval) == 6
+    assert len(pairs) == len(result.retrieval) == 9
+    assert [pair.target for pair in result.retrieval if pair.source == ALL_OTHERS] == list(NAMES)
     geometry = {group.modalities: group for group in result.geometry.z}
     assert [group.modalities for group in result.geometry.h] == list(geometry)
     assert list(geometry) == [(), NAMES[:2], NAMES[::2], NAMES[1:], *((name,) for name in NAMES)]
-    pair = test_z[both][:, :2]
+    task = run.make_task(data)  # geometry is that of the views of training
+    views = ViewLoader(data["test"], task.spec, task.transforms, seed=run.config.seed).load(torch.arange(40))
+    view_z = run.load_model()(views).z
+    assert not torch.equal(view_z, test_z)
+    pair = view_z[both][:, :2]
     assert geometry["text", "audio"].alignment == pytest.approx(alignment(pair).item(), rel=1e-4)
-    single = test_z[mask[:, 1], 1][:, None]
+    single = view_z[mask[:, 1], 1][:, None]
     assert geometry["audio",].uniformity == pytest.approx(uniformity(single).item(), rel=1e-4)
-    assert geometry[()].uniformity == pytest.approx(uniformity(test_z, mask).item(), rel=1e-4)
+    assert geometry[()].uniformity == pytest.approx(uniformity(view_z, mask).item(), rel=1e-4)
     mean = (normalize(z, dim=2) * train_mask[..., None]).sum(1) / train_mask.sum(1, keepdim=True)
     probe = fit_linear_probe(mean, labels, num_classes=3)
     test = (normalize(test_z, dim=2) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
@@ -372,7 +376,8 @@ def test_raw_feature_summary_is_not_chosen_on_test_instances(
     assert result.summaries["text"] == "flattened at 6 steps"
     assert result.summaries["audio"] in ("mean and deviation", "min and max")
     assert list(result.summaries) == ["text", "audio"]
-    (note,) = result.caveats
+    note, fused = result.caveats
+    assert fused.startswith("fused prediction, chosen on 150 instances that are not tested: ")
     assert note.startswith("raw features of sequences, chosen on 150 instances that are not tested: text (flattened")
     raw = get_subset(result, "text").scores["raw"]
     assert raw["accuracy"] > 0.95 if labels == "classes" else raw["MAE"] < 0.3
@@ -662,9 +667,9 @@ def test_instances_without_a_modality_are_not_scored(run: Run, gaps: str, tmp_pa
         config=EvaluationConfig(label_fractions=(), baselines=False, drop_modalities=("audio",)),
     )
     empty = int((~keep).sum())
-    assert result.caveats[0] == f"{empty} instances have no readable modality without audio: not scored"
-    (fusion,) = result.caveats[1:]
-    assert re.fullmatch(r"fused prediction, chosen on \d+ instances that are not tested: .*", fusion)
+    skipped, fused = result.caveats
+    assert skipped == f"{empty} instances have no readable modality without audio: not scored"
+    assert fused.startswith("fused prediction, chosen on 16 instances that are not tested: ")
     assert result.test_instances == 40 - empty
     data = mv.load_dataset(gaps)
     _, z, train_mask = encode(run, data, "train")
