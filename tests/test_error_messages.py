@@ -12,11 +12,10 @@ import torch
 from PIL import Image
 
 import manyviews as mv
-from manyviews.data import LazyImages
+from manyviews.data import Images, LazyImages
 from manyviews.loading import ViewLoader, ViewSpec
 from manyviews.models import MultiViewEncoder, VectorEncoder, ViewBatch
 from manyviews.training import resolve_task
-from manyviews.transforms import infer_image_size
 from tests.helpers.command_line import manyviews
 
 
@@ -94,7 +93,7 @@ def test_default_sizes_fit_the_data(count: int, monitor_size: int, batch_size: i
 
 def test_one_tiny_image_does_not_decide_the_size_of_views(tmp_path: Path) -> None:
     images = LazyImages(tuple(sorted(make_folder(tmp_path / "mixed", [(16, 16), *[(120, 90)] * 9]).iterdir())))
-    assert infer_image_size(images) == 90
+    assert Images(images).infer_size() == 90
 
 
 def test_a_class_list_for_a_flat_folder_is_an_error(tmp_path: Path) -> None:

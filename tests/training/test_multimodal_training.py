@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 import manyviews as mv
 from manyviews.api import train
-from manyviews.data import SUMMARIES, Sequences
+from manyviews.data import Sequences
 from manyviews.evaluation import (
     EvaluationConfig,
     EvaluationResult,
@@ -24,7 +24,6 @@ from manyviews.evaluation import (
 )
 from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, ProbeDescription, RetrievalScore
-from manyviews.evaluation.modality_features import summarize_features
 from manyviews.loading import EpochBatches, ViewLoader, ViewSpec, make_eval_loader
 from manyviews.metrics import (
     alignment,
@@ -334,17 +333,17 @@ def test_raw_features_equal_a_loop_over_sequences() -> None:
         "min and max": lambda s: torch.cat([s.min(0).values, s.max(0).values]),
         "flattened": lambda s: torch.cat([s[int((step + 0.5) * len(s) / 32)] for step in range(32)]),
     }
-    assert tuple(reference) == SUMMARIES
+    assert tuple(reference) == Sequences.summaries
     for name, summary in reference.items():
         expected = torch.stack([summary(s[:length]) for s, length in zip(x, lengths, strict=True)])
         valid = expected[mask]
         expected = (expected - valid.mean(0)) / valid.std(0, correction=0).clamp_min(1e-6)
-        features = summarize_features(split["text"], split["text"], name)
+        features = split["text"].make_raw_features(split["text"], name)
         assert not features[~mask].any()
         torch.testing.assert_close(features[mask], expected[mask], atol=1e-4, rtol=1e-4)
     short = mv.Dataset({"text": x[:, :20]})
     flat = x[:, :20].flatten(1)
-    features = summarize_features(short["text"], short["text"], "flattened")  # every step is kept
+    features = short["text"].make_raw_features(short["text"], "flattened")  # every step is kept
     torch.testing.assert_close(features, (flat - flat.mean(0)) / flat.std(0, correction=0), atol=1e-4, rtol=1e-4)
     wide = mv.Dataset({"text": torch.zeros(2, 40, 500)})
     assert wide["text"].count_flattened_steps() == 4
@@ -393,7 +392,7 @@ def test_raw_feature_summary_is_not_chosen_on_test_instances(
     # If the validation split is tested, the summary is chosen on a part of the training split.
     eval_config = EvaluationConfig(label_fractions=(), split="valid", modality_subsets=False)
     assert "chosen on 30 instances" in evaluate(run, config=eval_config).caveats[0]
-    monkeypatch.setattr("manyviews.evaluation.model_evaluation.summarize_features", None)
+    monkeypatch.setattr(Sequences, "make_raw_features", None)
     assert evaluate(run, config=dataclasses.replace(eval_config, baselines=False)).summaries == {}
 
 

@@ -2,6 +2,7 @@
 
 from manyviews.data.column import Column as Column
 from manyviews.data.column import Features as Features
+from manyviews.data.column import compute_statistics as compute_statistics
 from manyviews.data.dataset import IMAGE_MODALITY as IMAGE_MODALITY
 from manyviews.data.dataset import KINDS as KINDS
 from manyviews.data.dataset import Dataset as Dataset
@@ -29,7 +30,6 @@ from manyviews.data.python_objects import MapDataset as MapDataset
 from manyviews.data.python_objects import convert_dataset as convert_dataset
 from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickle
 from manyviews.data.sentiment_features import is_merbench as is_merbench
-from manyviews.data.sequences import SUMMARIES as SUMMARIES
 from manyviews.data.sequences import Sequences as Sequences
 from manyviews.data.table_file import load_table as load_table
 from manyviews.data.texts import Texts as Texts

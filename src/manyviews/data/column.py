@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +30,20 @@ class Column(ABC):
     """Name of the encoder that is used if none is chosen."""
     has_lengths: ClassVar[bool] = False
     """Whether values are sequences of different lengths."""
+    has_size: ClassVar[bool] = False
+    """Whether views have a height and width."""
     uses_batch_norm: ClassVar[bool] = False
     """Whether the projection head of the encoder has batch norm, as in the paper's recipes."""
+    is_augmented_alone: ClassVar[bool] = False
+    """Whether views are augmented also if an instance has only one of the modality."""
+    default_optimizer: ClassVar[str] = "adamw"
+    default_epochs: ClassVar[int] = 60
+    min_steps: ClassVar[int] = 600
+    """Minimum number of steps of a training whose number of epochs is not set."""
+    uses_small_encoders: ClassVar[bool] = False
+    """Whether small data of this kind alone have smaller encoders; docs/modalities.md explains it."""
+    summaries: ClassVar[tuple[str, ...]] = ()
+    """Ways to make raw features of a value, the simplest first; empty if there is one way."""
     dim: ClassVar[int] = 0
     """Number of features; 0 if values are not features."""
     mask: Tensor | None = field(default=None, repr=False)
@@ -61,8 +73,21 @@ class Column(ABC):
         """Load a batch: values (B, ...) and lengths (B,), which are 1 unless the values are sequences."""
 
     @abstractmethod
-    def summarize(self, summary: str, steps: int) -> Tensor:
-        """Return features (n, d) without an encoder; `summary` and `steps` are for sequences."""
+    def make_raw_features(self, reference: Self, summary: str = "") -> Tensor:
+        """Make features (n, d) without an encoder, as a baseline; missing values are zero.
+
+        Features are standardized with the statistics of `reference`, the training instances. `summary` is one of
+        `summaries`.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_values(cls, values: Any) -> Self:
+        """Make a column of values as a user has them."""
+
+    def infer_size(self) -> int:
+        """Return the height and width of views that fit the values; 0 if they have none."""
+        return 0
 
     @abstractmethod
     def show(self, i: int) -> Tensor | str:
@@ -120,10 +145,25 @@ class Features(Column):
 
     @cached_property
     def _statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean (d,) and reciprocal standard deviation (d,), 0 for a constant feature."""
-        deviation, mean = torch.std_mean(self.collect_valid(), 0, correction=0)
-        return mean, torch.where(deviation > 0, 1 / deviation, 0)
+        return compute_statistics(self.collect_valid())
 
     @abstractmethod
     def collect_valid(self) -> Tensor:
         """Return all features (m, d) of instances that are not missing, without padding."""
+
+
+def compute_statistics(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean (d,) and the reciprocal standard deviation (d,) of features (n, d); 0 for constant ones."""
+    mean, scale = torch.zeros(2, features.shape[1])
+    # Column by column: a float64 copy of all features would take too much memory.
+    for i, column in enumerate(features.unbind(1)):
+        spread, center = torch.std_mean(column.double(), correction=0)
+        mean[i] = center
+        scale[i] = 1 / spread if spread > 1e-6 * center.abs().clamp_min(1e-6) else 0.0
+    return mean, scale
+
+
+def standardize(features: Tensor, reference: Tensor) -> Tensor:
+    """Standardize features (n, d) with the statistics of others (m, d)."""
+    mean, scale = compute_statistics(reference)
+    return (features - mean) * scale

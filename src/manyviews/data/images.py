@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +13,9 @@ from torch import Tensor
 from manyviews.data.column import Column
 from manyviews.data.errors import DatasetError
 from manyviews.data.image_files import ImageSource
+
+MAX_INFERRED_SIZE = 224
+"""Maximum height and width of views if none is set."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +33,12 @@ class Images(Column):
 
     kind = "image"
     default_encoder = "resnet-small"
+    has_size = True
     uses_batch_norm = True
+    is_augmented_alone = True
+    default_optimizer = "sgd"
+    default_epochs = 10
+    min_steps = 0
     values: Tensor | ImageSource = field(repr=False)
     """All images, those of an instance after one another."""
     counts: Tensor | None = field(default=None, repr=False)
@@ -113,8 +123,22 @@ class Images(Column):
         """Return the first image of an instance (C, H, W)."""
         return self.values[int(self.starts[i])]
 
-    def summarize(self, summary: str, steps: int) -> Tensor:  # noqa: ARG002 (for sequences)
-        return self._get_first_images(slice(None)).flatten(1) / 255
+    def make_raw_features(self, reference: Images, summary: str = "") -> Tensor:  # noqa: ARG002 (for other kinds)
+        """Return the pixels of the first image of each instance, in [0, 1]."""
+        features = self._get_first_images(slice(None)).flatten(1) / 255
+        return torch.where(self.get_mask()[:, None], features, 0)
+
+    @classmethod
+    def from_values(cls, values: Any) -> Images:
+        return cls(values)
+
+    def infer_size(self) -> int:
+        """Return the median shorter side of up to 16 images, at most MAX_INFERRED_SIZE."""
+        if isinstance(self.values, Tensor):
+            return min(MAX_INFERRED_SIZE, *self.values.shape[-2:])
+        step = -(-len(self.values) // 16)
+        sample = [self.values.read_or_next(i)[0] for i in range(0, len(self.values), step)]
+        return min(MAX_INFERRED_SIZE, statistics.median_low(min(image.shape[-2:]) for image in sample))
 
     def _get_first_images(self, index: Tensor | slice) -> Tensor:
         pixels = self._get_pixels()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from manyviews.data.column import Features
+from manyviews.data.column import Features, standardize
 from manyviews.data.errors import DatasetError
 from manyviews.data.vectors import check_features
 
@@ -32,6 +34,9 @@ class Sequences(Features):
     kind = "sequence"
     default_encoder = "transformer"
     has_lengths = True
+    is_augmented_alone = True
+    uses_small_encoders = True
+    summaries = SUMMARIES
     lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
     """Number of steps (n,); default: T for all."""
 
@@ -77,6 +82,23 @@ class Sequences(Features):
     def count_flattened_steps(self) -> int:
         """Count the evenly spaced steps kept of a flattened sequence: all of them if the result is small enough."""
         return max(1, min(self.values.shape[1], MAX_STEPS, MAX_FLATTENED_DIM // self.dim))
+
+    def make_raw_features(self, reference: Sequences, summary: str = "") -> Tensor:
+        """Summarize each sequence over its steps, without padding, by one of SUMMARIES, and standardize the result."""
+        summary, steps = summary or SUMMARIES[0], reference.count_flattened_steps()
+        fitted = reference.summarize(summary, steps)[reference.get_mask()]
+        return torch.where(self.get_mask()[:, None], standardize(self.summarize(summary, steps), fitted), 0)
+
+    @classmethod
+    def from_values(cls, values: Any) -> Sequences:
+        """Make a column of (n, T, d), or of n sequences (T, d) of any lengths."""
+        if isinstance(values, Tensor):
+            return cls(values)
+        parts = [torch.as_tensor(part) for part in values]
+        if any(part.dim() != 2 or part.shape[1] != parts[0].shape[1] for part in parts):
+            shapes = ", ".join(str(tuple(part.shape)) for part in parts[:3])
+            raise DatasetError(f"expected (T, d) with one d, got {shapes}")
+        return cls(pad_sequence(parts, batch_first=True), torch.tensor([len(part) for part in parts]))
 
     def summarize(self, summary: str, steps: int) -> Tensor:
         """Summarize each sequence over its steps, without padding, by one of SUMMARIES."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,9 +86,14 @@ class Texts(Column):
     def show_view(self, view: Tensor) -> str:
         return bytes(view.tolist()).decode("utf-8", "replace")
 
-    def summarize(self, summary: str, steps: int) -> Tensor:  # noqa: ARG002 (for sequences)
-        """Count hashed character trigrams, (n, NUM_HASHES) with rows of unit norm (zero for an empty text)."""
-        return torch.from_numpy(np.stack([_count_trigrams(text) for text in self.values]))
+    def make_raw_features(self, reference: Texts, summary: str = "") -> Tensor:  # noqa: ARG002 (for other kinds)
+        """Count hashed character trigrams, (n, NUM_HASHES) with rows of unit norm (zero for a missing text)."""
+        counts = torch.from_numpy(np.stack([_count_trigrams(text) for text in self.values]))
+        return torch.where(self.get_mask()[:, None], counts, 0)
+
+    @classmethod
+    def from_values(cls, values: Any) -> Texts:
+        return cls(tuple(values))
 
 
 def _encode(text: str) -> bytes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from manyviews.data.column import Features
+from manyviews.data.column import Features, standardize
 from manyviews.data.errors import DatasetError
 
 
@@ -42,8 +43,13 @@ class Vectors(Features):
     def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
         return self.values[index], torch.ones(len(index), dtype=torch.long)
 
-    def summarize(self, summary: str, steps: int) -> Tensor:  # noqa: ARG002 (for sequences)
-        return self.values
+    def make_raw_features(self, reference: Vectors, summary: str = "") -> Tensor:  # noqa: ARG002 (for sequences)
+        features = standardize(self.values, reference.collect_valid())
+        return torch.where(self.get_mask()[:, None], features, 0)
+
+    @classmethod
+    def from_values(cls, values: Any) -> Vectors:
+        return cls(torch.as_tensor(values))
 
     def get_item(self, i: int) -> Tensor:
         return self.values[i]

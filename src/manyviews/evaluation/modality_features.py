@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from manyviews.data import Column, Features, Sequences
 from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, RetrievalScore
 from manyviews.metrics import GEOMETRY_METRICS, compute_geometry, compute_retrieval
-from manyviews.models import CUSTOM, EncoderConfig, EncoderSpec, MultiViewEncoder, Standardize
+from manyviews.models import CUSTOM, EncoderConfig, EncoderSpec, MultiViewEncoder
 
 MAX_FOR_ALL_SUBSETS = 6
 """With more modalities, only single ones, all but one, and all together are evaluated."""
@@ -27,25 +25,6 @@ def average_embeddings(z: Tensor, mask: Tensor) -> Tensor:
         tensor([[1., 0.]])
     """
     return (normalize(z, dim=2) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
-
-
-def summarize_features(column: Column, train: Column, summary: str) -> Tensor:
-    """Make features (n, d) without an encoder; those of features are standardized with the statistics of `train`.
-
-    Sequences are summarized over their steps, without padding, by one of SUMMARIES. Missing values are zero.
-
-    Examples:
-        >>> from manyviews.data import load_dataset
-        >>> digits = load_dataset("digits")
-        >>> summarize_features(digits["test"]["fourier"], digits["train"]["fourier"], "mean").shape
-        torch.Size([360, 40])
-    """
-    steps = train.count_flattened_steps() if isinstance(train, Sequences) else 1
-    features = column.summarize(summary, steps)
-    if isinstance(train, Features):
-        reference = train.summarize(summary, steps)[train.get_mask()]
-        features = Standardize(features.shape[1]).fit(reference)(features)
-    return torch.where(column.get_mask()[:, None], features, 0)
 
 
 def make_flatten_encoder(modality: str, size: int) -> MultiViewEncoder:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from manyviews.data import SUMMARIES, Dataset, DatasetDict, Sequences
+from manyviews.data import Dataset, DatasetDict, Sequences
 from manyviews.evaluation.evaluation_result import (
     Geometry,
     GeometryResult,
@@ -40,7 +40,6 @@ from manyviews.evaluation.modality_features import (
     compute_modality_geometry,
     list_modality_subsets,
     make_flatten_encoder,
-    summarize_features,
 )
 from manyviews.evaluation.scores import (
     MAX_GEOMETRY_INSTANCES,
@@ -150,8 +149,7 @@ class _ModelEvaluation:
 
     def check_probe(self, split: Dataset) -> None:
         """Choose the settings of probes; raise a ConfigError for options that the data cannot use."""
-        images = [name for name in self.names if split[name].kind == "image"]
-        if self.eval_config.probe_augment and list(self.names) != images[:1]:
+        if self.eval_config.probe_augment and (len(self.names) > 1 or not split[self.names[0]].has_size):
             raise ConfigError(f"probe_augment is for runs on images alone, this run has {', '.join(self.names)}")
         if self.num_classes:
             self.eval_config.check_for_classification()
@@ -237,17 +235,17 @@ class _ModelEvaluation:
         """
         chosen = {}
         for name in self.names:
-            if isinstance(self.train.split[name], Sequences):
+            if summaries := self.train.split[name].summaries:
                 train, valid = (_select_with_modality(part, name) for part in self.split_validation())
                 enough = len(train.index) >= 2 * VAL_FOLDS and len(valid.index)
-                chosen[name] = max(SUMMARIES, key=partial(self.validate, name, train, valid)) if enough else "mean"
+                chosen[name] = max(summaries, key=partial(self.validate, name, train, valid)) if enough else "mean"
         return chosen
 
     def validate(self, name: str, train: Subset, valid: Subset, summary: str) -> float:
         """Return the accuracy, or minus the mean absolute error, of a probe on the raw features of one modality."""
         reference = train.split.select(train.index)
         h, queries = (
-            summarize_features(part.split[name].select(part.index), reference[name], summary).to(self.device)
+            part.split[name].select(part.index).make_raw_features(reference[name], summary).to(self.device)
             for part in (train, valid)
         )
         labels = valid.labels().to(self.device)
@@ -280,7 +278,7 @@ class _ModelEvaluation:
 
     def make_raw_encoder(self) -> MultiViewEncoder | None:
         """Return an encoder that flattens images, or None if the run has other or several modalities."""
-        if len(self.names) > 1 or self.train.split[self.names[0]].kind != "image":
+        if len(self.names) > 1 or not self.train.split[self.names[0]].has_size:
             return None
         return make_flatten_encoder(self.names[0], self.config.image_size or 0)
 
@@ -291,16 +289,14 @@ class _ModelEvaluation:
         for name in self.names:
             reference = self.train.split[name]
             for part, features in ((self.train, train), (self.test, test)):
-                if reference.kind == "image":
+                if reference.has_size:  # images of any size, perhaps on disk
                     encoder = make_flatten_encoder(name, self.get_raw_size(name))
                     loader = make_eval_loader(part.split, encoder, self.eval_config.num_workers)
                     features.append(encode_instances(encoder, loader, part.index)[0][:, 0].to(self.device))
                 else:
                     column = part.split[name].select(part.index)
                     fitted = reference.select(self.train.index)
-                    features.append(
-                        summarize_features(column, fitted, summaries.get(name, SUMMARIES[0])).to(self.device)
-                    )
+                    features.append(column.make_raw_features(fitted, summaries.get(name, "")).to(self.device))
         return train, test
 
     def score(self, h: Tensor, queries: Tensor, *, encoder: MultiViewEncoder | None = None) -> Score:

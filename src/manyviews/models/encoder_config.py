@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,12 +17,15 @@ from manyviews.utils import suggest
 
 CUSTOM = "custom"
 """Name of an encoder that is a module of the user: its weights are saved, but it cannot be built from a file."""
-FEATURE_ENCODERS: dict[str, dict[str, Callable[..., nn.Module]]] = {
+ENCODERS_BY_KIND: dict[str, dict[str, Callable[..., nn.Module]]] = {
+    "image": ENCODERS,
     "sequence": {"transformer": SequenceEncoder},
     "vector": {"mlp": VectorEncoder},
     "text": {"transformer": TextEncoder},
 }
-"""Encoders by name, for each kind of modality other than images."""
+"""Encoders by name, for each kind of modality."""
+EXTERNAL_PACKAGES: dict[str, tuple[str, ...]] = {"image": ("timm", "torchvision")}
+"""Packages with encoders PACKAGE:NAME, for each kind of modality."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +84,19 @@ class EncoderConfig:
 
 def list_encoders(kind: str) -> list[str]:
     """List the names of the encoders of a kind."""
-    return [*ENCODERS, "timm:NAME", "torchvision:NAME"] if kind == "image" else list(FEATURE_ENCODERS[kind])
+    return [*ENCODERS_BY_KIND[kind], *(f"{package}:NAME" for package in EXTERNAL_PACKAGES.get(kind, ()))]
 
 
 def check_encoder_name(kind: str, name: str) -> None:
     """Raise a ValueError unless there is an encoder of this name for a kind of modality."""
-    is_external = kind == "image" and name.partition(":")[0] in ("timm", "torchvision") and ":" in name
+    is_external = ":" in name and name.partition(":")[0] in EXTERNAL_PACKAGES.get(kind, ())
     if not is_external and name not in [*list_encoders(kind), CUSTOM]:
         raise ValueError(f"no encoder {name!r} for {kind}{suggest(name, list_encoders(kind))}")
 
 
 def select_options(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Select the options that an encoder accepts and that are not None."""
-    build = ENCODERS.get(name) if kind == "image" else FEATURE_ENCODERS[kind].get(name)
+    build = ENCODERS_BY_KIND[kind].get(name)
     accepted = () if build is None else inspect.signature(build).parameters
     return {key: value for key, value in options.items() if key in accepted and value is not None}
 
@@ -109,8 +111,8 @@ def build_encoder(spec: EncoderSpec) -> nn.Module:
     check_encoder_name(spec.kind, spec.name)
     if spec.name == CUSTOM:
         raise ValueError("the encoder is a module of yours: pass it, as in mv.load_encoder(PATH, encoder=MODULE)")
-    if spec.kind != "image":
-        return FEATURE_ENCODERS[spec.kind][spec.name](**spec.options)
+    if spec.name in ENCODERS_BY_KIND[spec.kind]:
+        return ENCODERS_BY_KIND[spec.kind][spec.name](**spec.options)
     # Encoders of other packages compute buffers when they are built, so the meta device must not apply.
-    with nullcontext() if spec.name in ENCODERS else torch.device("cpu"):
+    with torch.device("cpu"):
         return get_encoder(spec.name, **spec.options)

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from manyviews.data import compute_statistics
+
 
 class Standardize(nn.Module):
     """Standardizes features with the mean and standard deviation of the training split; constant features become 0.
@@ -25,11 +27,9 @@ class Standardize(nn.Module):
         """Estimate mean and standard deviation from features (n, d)."""
         if not len(features):
             raise ValueError("cannot fit Standardize to zero instances")
-        # Column by column: a float64 copy of all features would take too much memory.
-        for i, column in enumerate(features.unbind(1)):
-            spread, mean = torch.std_mean(column.double(), correction=0)
-            self.mean[i] = mean
-            self.scale[i] = 1 / spread if spread > 1e-6 * mean.abs().clamp_min(1e-6) else 0.0
+        mean, scale = compute_statistics(features)
+        self.mean.copy_(mean)
+        self.scale.copy_(scale)
         return self
 
     def forward(self, features: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from manyviews.data import Column, DatasetError, Sequences, Texts, Vectors, pil_to_tensor, read_image
+from manyviews.data import KINDS, DatasetError, pil_to_tensor, read_image
 from manyviews.models.encoder_config import EncoderSpec
 from manyviews.models.multi_view import AdaptedEncoder, MultiViewEncoder
 from manyviews.models.view_batch import ViewBatch, ViewGroup
@@ -112,30 +112,14 @@ class Encoder(nn.Module):
         spec = self.config.get_spec(name)
         if spec.kind == "image":
             return preprocess_images(values, spec.size), None, torch.ones(len(values), dtype=torch.bool)
-        column = _make_column(name, spec.kind, values)
+        try:
+            column = KINDS[spec.kind].from_values(values)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(f"{name} must be a {spec.kind} for each instance: {error}") from error
         spec.check_column(name, column)
         mask = column.get_mask()  # an empty text is missing
         part, lengths = column.load(mask.nonzero().squeeze(1))
         return part, lengths if column.has_lengths else None, mask
-
-
-def _make_column(name: str, kind: str, values: Values) -> Column:
-    try:
-        if kind == "text":
-            return Texts(tuple(values))
-        if kind == "vector":
-            return Vectors(torch.as_tensor(values))
-        if isinstance(values, Tensor):
-            return Sequences(values)
-        parts = [torch.as_tensor(part) for part in values]
-        if any(part.dim() != 2 or part.shape[1] != parts[0].shape[1] for part in parts):
-            raise ValueError(
-                f"expected (T, d) with one d, got {', '.join(str(tuple(part.shape)) for part in parts[:3])}"
-            )
-        lengths = torch.tensor([len(part) for part in parts])
-        return Sequences(nn.utils.rnn.pad_sequence(parts, batch_first=True), lengths)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be a {kind} for each instance: {error}") from error
 
 
 def preprocess_images(images: Values, size: int) -> Tensor:

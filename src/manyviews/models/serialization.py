@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from manyviews.models.encoder_config import CUSTOM, FEATURE_ENCODERS, EncoderConfig, EncoderSpec
+from manyviews.data import KINDS
+from manyviews.models.encoder_config import CUSTOM, EncoderConfig, EncoderSpec
 from manyviews.models.encoders import eval_mode, run_on_meta
 from manyviews.models.multi_view import MultiViewEncoder
 from manyviews.utils import Budget, check_regular, escape_surrogates, get_memory_limit, parse_json
@@ -30,7 +31,6 @@ ALLOWED_OPTIONS: Mapping[str, type] = {
     "stem": str, "width": float, "features": int, "dim": int, "layers": int, "heads": int, "dropout": float,
 }  # fmt: skip
 """Encoder options that a file may set; other options are rejected."""
-KINDS = ("image", *FEATURE_ENCODERS)
 MAX_IMAGE_SIZE = 4096
 """Max height and width of the images of an encoder."""
 LAYER_BYTES = 12
@@ -185,6 +185,6 @@ def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
     numbers = [value for value in options.values() if type(value) is int]
     if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):
         raise ValueError(f"invalid encoder {name!r} for {kind!r} with {options}")
-    if not (1 if kind == "image" else 0) <= size <= MAX_IMAGE_SIZE:
+    if not int(KINDS[kind].has_size) <= size <= MAX_IMAGE_SIZE:
         raise ValueError(f"invalid image size {size}")
     return EncoderSpec(kind, name, options, size)

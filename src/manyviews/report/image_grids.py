@@ -6,7 +6,7 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
-from manyviews.data import DatasetDict, Features
+from manyviews.data import DatasetDict
 from manyviews.report.sample import EncodedSample, group_labels, list_instance_ids
 from manyviews.report.thumbnails import draw_modality, make_img_tag
 from manyviews.runs import Run
@@ -56,7 +56,7 @@ def make_view_grid(run: Run, data: DatasetDict) -> ImageGrid:
         rows.append(row)
     subset = f" (the first {MAX_VIEWS} of {task.spec.num_views})" if task.spec.num_views > MAX_VIEWS else ""
     caption = f"Training instances and their views{subset} in the first epoch."
-    if any(isinstance(data["train"][modality], Features) for modality in task.spec.modalities):
+    if any(data["train"][modality].dim for modality in task.spec.modalities):
         caption += (
             " A line is a vector; a gray image is a sequence, with its steps from left to right. Features are "
             "standardized."

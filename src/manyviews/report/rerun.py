@@ -5,11 +5,12 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
+from manyviews.data import KINDS
 from manyviews.loading import DEFAULT_VIEWS, ViewSpec
 from manyviews.report.scales import format_number
 from manyviews.report.summary import RunSummary
 from manyviews.runs import Run
-from manyviews.training import AUTO_FIELDS, FEATURE_EPOCHS, IMAGE_EPOCHS, RECIPES, Config, resolve_optimization
+from manyviews.training import AUTO_FIELDS, RECIPES, Config, resolve_optimization
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def _may_follow_from_data(config: Config, recipe: Config, name: str) -> bool:
         count = DEFAULT_VIEWS if len(items) == 1 else 1
         return all(item.count == count and not item.size for item in items)
     if name == "epochs":
-        return value in (IMAGE_EPOCHS, FEATURE_EPOCHS)
+        return value in [kind.default_epochs for kind in KINDS.values()]
     if name not in ("optimizer", "learning_rate", "weight_decay"):
         return True
     if name != "optimizer":

@@ -44,7 +44,7 @@ class EncodedSample:
     def load_images(self) -> list[Tensor] | None:
         """Load an image of each instance, gray where there is none; None if the data has no images."""
         split = self.data[self.split]
-        if not any(isinstance(column, Images) for column in split.modalities.values()):
+        if not any(column.has_size for column in split.modalities.values()):
             return None
         images = (split.get_image(i) for i in track(self.index.tolist(), "thumbnails", len(self.index)))
         return [GRAY if image is None else image for image in images]

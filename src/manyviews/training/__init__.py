@@ -22,8 +22,6 @@ from manyviews.training.recipes import RECIPES as RECIPES
 from manyviews.training.recipes import get_default_recipe as get_default_recipe
 from manyviews.training.recipes import get_recipe as get_recipe
 from manyviews.training.resolve import AUTO_FIELDS as AUTO_FIELDS
-from manyviews.training.resolve import FEATURE_EPOCHS as FEATURE_EPOCHS
-from manyviews.training.resolve import IMAGE_EPOCHS as IMAGE_EPOCHS
 from manyviews.training.resolve import build_loss as build_loss
 from manyviews.training.resolve import has_small_modalities as has_small_modalities
 from manyviews.training.resolve import limit_cpu_threads as limit_cpu_threads

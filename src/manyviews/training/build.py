@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetDict, Features, Images, Sequences
+from manyviews.data import Column, Dataset, DatasetDict, Features, Images, compute_statistics
 from manyviews.loading import ViewSpec
 from manyviews.losses import get_loss
 from manyviews.models import (
@@ -17,7 +19,6 @@ from manyviews.models import (
     EncoderSpec,
     MultiViewEncoder,
     SequenceEncoder,
-    Standardize,
     Stem,
     VectorEncoder,
     check_encoder_name,
@@ -32,7 +33,6 @@ from manyviews.transforms import (
     SimCLRTransform,
     Transform,
     VectorTransform,
-    infer_image_size,
     make_custom_transform,
 )
 from manyviews.utils import describe_type
@@ -67,12 +67,12 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
         if not train[name].get_mask().any():
             raise ConfigError(f"{name} is missing in all training instances: leave it out of the views")
     _check_kinds(config, {train[name].kind for name in spec.modalities}, spec)
-    images = [column for name in spec.modalities if isinstance(column := train[name], Images)]
-    if images:
-        config = _resolve_images(_set_custom_size(config, spec, train, objects), spec, images)
     columns = [train[name] for name in spec.modalities]
-    is_small = len(train) <= SMALL_DATA and all(isinstance(column, Sequences) for column in columns)
-    config = resolve_optimization(config, is_image_only=len(images) == len(columns), is_small=is_small)
+    if any(column.has_size for column in columns):
+        config = _resolve_images(_set_custom_size(config, spec, train, objects), spec, columns)
+    is_small = len(train) <= SMALL_DATA and all(column.uses_small_encoders for column in columns)
+    is_image_only = all(column.has_size for column in columns)
+    config = resolve_optimization(config, is_image_only=is_image_only, is_small=is_small)
     return _resolve_feature_encoders(config, {column.kind for column in columns}, is_small)
 
 
@@ -103,22 +103,22 @@ def _set_custom_size(config: Config, spec: ViewSpec, train: Dataset, objects: Cu
 def _find_transform(modality: str, train: Dataset, objects: CustomObjects) -> Transform | None:
     """Return the user's transform of a modality, or None."""
     column = train[modality]
-    transform = objects.find_transform(modality, column.kind)
+    transform = objects.find_transform(modality, column.has_size)
     if transform is None or isinstance(transform, ImageTransform | FeatureTransform):
         return transform
-    if not isinstance(column, Images):
-        raise ConfigError(f"the transform of {modality} must be a FeatureTransform, got {describe_type(transform)}")
     example = column.show(int(column.get_mask().nonzero()[0]))
+    if not column.has_size or isinstance(example, str):
+        raise ConfigError(f"the transform of {modality} must be a FeatureTransform, got {describe_type(transform)}")
     try:
         return make_custom_transform(transform, example)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
-def _resolve_images(config: Config, spec: ViewSpec, images: list[Images]) -> Config:
+def _resolve_images(config: Config, spec: ViewSpec, columns: list[Column]) -> Config:
     size = config.image_size
     if size is None:
-        inferred = max(infer_image_size(column.values) for column in images)
+        inferred = max(column.infer_size() for column in columns)
         size = max((item.size for item in spec.items), default=0) or inferred
     is_large = size > LARGE_IMAGE_SIZE
     return dataclasses.replace(
@@ -178,9 +178,7 @@ def make_spec(config: Config, data: DatasetDict) -> ViewSpec:
     train = data["train"]
     return ViewSpec(
         tuple(
-            dataclasses.replace(item, size=item.size or config.image_size)
-            if isinstance(train[item.modality], Images)
-            else item
+            dataclasses.replace(item, size=item.size or config.image_size) if train[item.modality].has_size else item
             for item in spec.items
         )
     )
@@ -193,45 +191,57 @@ def build_transforms(
     largest = max((item.size for item in spec.items), default=0)
     transforms: list[Transform | None] = []
     for item in spec.items:
-        column = train[item.modality]
-        if (custom := _find_transform(item.modality, train, objects)) is not None:
+        column, custom = train[item.modality], _find_transform(item.modality, train, objects)
+        build = TRANSFORM_BUILDERS.get(column.kind)
+        if custom is not None or build is None or not is_augmented(config, spec, item.modality, column):
             transforms.append(custom)
-        elif isinstance(column, Images):
-            crop_scale = config.crop_scale if item.size == largest else config.small_crop_scale
-            jitter_strength, blur_prob = config.jitter_strength or 0.0, config.blur_prob or 0.0
-            transforms.append(
-                SimCLRTransform(item.size, jitter_strength=jitter_strength, blur_prob=blur_prob, crop_scale=crop_scale)
-            )
-        elif isinstance(column, Features) and is_augmented(config, spec, item.modality, column):
-            transforms.append(_build_feature_transform(config, column.select(index)))
         else:
-            transforms.append(None)
+            transforms.append(build(config, column.select(index), item.size, item.size == largest))
     return transforms
 
 
-def is_augmented(config: Config, spec: ViewSpec, modality: str, column: Features) -> bool:
-    """Return whether the views of a modality of features are augmented."""
+def is_augmented(config: Config, spec: ViewSpec, modality: str, column: Column) -> bool:
+    """Return whether the views of a modality are augmented: images always, features as `augment_features` says."""
     if config.augment_features == "auto":
-        return isinstance(column, Sequences) or len(spec.list_modality_views(modality)) > 1
-    return config.augment_features == "all"
+        return column.is_augmented_alone or len(spec.list_modality_views(modality)) > 1
+    return column.has_size or config.augment_features == "all"
 
 
-def _build_feature_transform(config: Config, column: Features) -> FeatureTransform:
-    """Build a transform of features, with the statistics of a column."""
-    standardize = Standardize(column.dim).fit(column.collect_valid())
-    # Constant features have the scale 0.
-    std = torch.where(standardize.scale > 0, 1 / standardize.scale, 0.0)
-    if not isinstance(column, Sequences):
-        return VectorTransform(standardize.mean, std, config.feature_noise, config.feature_mask)
+def _build_image_transform(config: Config, _column: Column, size: int, is_largest: bool) -> ImageTransform:
+    return SimCLRTransform(
+        size,
+        jitter_strength=config.jitter_strength or 0.0,
+        blur_prob=config.blur_prob or 0.0,
+        crop_scale=config.crop_scale if is_largest else config.small_crop_scale,
+    )
+
+
+def _build_vector_transform(config: Config, column: Features, *_: Any) -> FeatureTransform:
+    return VectorTransform(*_compute_mean_std(column), config.feature_noise, config.feature_mask)
+
+
+def _compute_mean_std(column: Features) -> tuple[Tensor, Tensor]:
+    mean, scale = compute_statistics(column.collect_valid())
+    return mean, torch.where(scale > 0, 1 / scale, 0.0)  # constant features have the scale 0
+
+
+def _build_sequence_transform(config: Config, column: Features, *_: Any) -> FeatureTransform:
     return SequenceTransform(
-        standardize.mean,
-        std,
+        *_compute_mean_std(column),
         min_crop=config.time_crop,
         scaling=config.feature_scaling,
         noise=config.feature_noise,
         feature_mask=config.feature_mask,
         time_mask=config.time_mask,
     )
+
+
+TRANSFORM_BUILDERS: dict[str, Callable[..., Transform]] = {
+    "image": _build_image_transform,
+    "sequence": _build_sequence_transform,
+    "vector": _build_vector_transform,
+}
+"""Default transforms by kind of modality; other kinds have none."""
 
 
 def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects: CustomObjects) -> EncoderConfig:
@@ -269,5 +279,5 @@ def fit_standardization(encoder: MultiViewEncoder, train: Dataset) -> None:
     """Standardize features with the statistics of a training split."""
     for modality, key in encoder.encoder_of_modality.items():
         column, module = train[modality], encoder.get_encoder(key)
-        if isinstance(column, Features) and isinstance(module, SequenceEncoder | VectorEncoder):
-            module.standardize.fit(column.collect_valid())
+        if isinstance(module, SequenceEncoder | VectorEncoder):
+            module.standardize.fit(cast("Features", column).collect_valid())

@@ -35,9 +35,9 @@ class CustomObjects:
                 return copy.deepcopy(self.encoders[name])
         return None
 
-    def find_transform(self, modality: str, kind: str) -> TransformLike | None:
+    def find_transform(self, modality: str, has_size: bool) -> TransformLike | None:
         """Return the transform of a modality, or None if the user gave none."""
-        return self.transforms.get(modality, self.transforms.get("") if kind == "image" else None)
+        return self.transforms.get(modality, self.transforms.get("") if has_size else None)
 
     def describe(self) -> dict[str, str]:
         """Describe each object, so that a resumed run can be refused if another one is given."""

@@ -25,10 +25,6 @@ AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | 
     )
 )  # fmt: skip
 """Fields that default to a value from the data, and the value that means "not set"."""
-IMAGE_EPOCHS, FEATURE_EPOCHS = 10, 60
-"""Default epochs if all views are images, and otherwise."""
-MIN_FEATURE_STEPS = 600
-"""Minimum steps of the default epochs if not all views are images: those of `digits` in 60 epochs."""
 CPU = torch.device("cpu")
 
 
@@ -91,10 +87,10 @@ def _resolve_epochs(task: TrainingTask) -> Config:
     config = task.config
     if config.epochs:
         return config
-    if all(task.split[name].kind == "image" for name in task.spec.modalities):
-        return dataclasses.replace(config, epochs=IMAGE_EPOCHS)
+    columns = [task.split[name] for name in task.spec.modalities]
     steps_per_epoch = max(1, len(task.train_indices) // config.instances_per_batch)
-    return dataclasses.replace(config, epochs=max(FEATURE_EPOCHS, -(-MIN_FEATURE_STEPS // steps_per_epoch)))
+    min_epochs = -(-max(column.min_steps for column in columns) // steps_per_epoch)
+    return dataclasses.replace(config, epochs=max(min_epochs, *(column.default_epochs for column in columns)))
 
 
 def build_loss(config: Config) -> nn.Module:

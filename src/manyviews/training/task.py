@@ -115,12 +115,12 @@ class TrainingTask:
         return [key for key, spec in self.encoder_config.encoders.items() if spec.name == CUSTOM]
 
     def _build_custom_encoder(self, key: str) -> nn.Module:
-        """Copy the user's encoder; its attribute `dim` is set if it has none and its input is not an image."""
+        """Copy the user's encoder; its attribute `dim` is set if it has none."""
         modality = next(name for name, encoder in self.spec.encoders.items() if encoder == key)
         kind = self.split[modality].kind
         module = self.objects.find_encoder(modality, kind)
         assert module is not None
-        if kind != "image" and not isinstance(getattr(module, "dim", None), int):
+        if not isinstance(getattr(module, "dim", None), int):
             (group,) = (
                 group for group in self.make_loader(0).load(self.train_indices[:2]).groups if group.encoder == key
             )

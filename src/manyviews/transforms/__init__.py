@@ -3,7 +3,6 @@
 from manyviews.transforms.center_crop import CenterCrop as CenterCrop
 from manyviews.transforms.center_crop import center_crop as center_crop
 from manyviews.transforms.center_crop import center_crop_batch as center_crop_batch
-from manyviews.transforms.center_crop import infer_image_size as infer_image_size
 from manyviews.transforms.custom import CustomTransform as CustomTransform
 from manyviews.transforms.custom import make_custom_transform as make_custom_transform
 from manyviews.transforms.custom import set_random_states as set_random_states

@@ -1,6 +1,5 @@
 """Deterministic evaluation transform (center crop)."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from manyviews.data import ImageSource
 from manyviews.transforms import crop
 from manyviews.transforms.transform import ImageBatch, ImageTransform
 
@@ -39,14 +37,6 @@ class CenterCrop(ImageTransform):
     def augment_color(self, crops: Tensor, **_key: Any) -> Tensor:
         """Convert to floats in [0, 1]; the colors stay as they are."""
         return crops.float().div_(255)
-
-
-def infer_image_size(images: Tensor | ImageSource) -> int:
-    """Return the median shorter side of up to 16 images, capped at 224."""
-    if isinstance(images, Tensor):
-        return min(224, *images.shape[-2:])
-    sample = [images.read_or_next(i)[0] for i in range(0, len(images), -(-len(images) // 16))]
-    return min(224, statistics.median_low(min(image.shape[-2:]) for image in sample))
 
 
 def center_crop_batch(images: Tensor | Sequence[Tensor], size: int) -> Tensor:
