@@ -54,7 +54,8 @@ def test_an_empty_text_is_missing() -> None:
 
 
 def test_texts_are_summarized_by_their_trigrams() -> None:
-    features = Texts(("a cat", "A CAT", "a dog", "", "cat a")).summarize("mean", 1)
+    texts = Texts(("a cat", "A CAT", "a dog", "", "cat a"))
+    features = texts.make_raw_features(texts)
     assert features.shape == (5, NUM_HASHES)
     assert torch.equal(features[0], features[1])
     assert features.norm(dim=1).tolist() == pytest.approx([1, 1, 1, 0, 1])
@@ -89,7 +90,7 @@ def test_images_of_instances_are_selected_with_them() -> None:
     assert selected.get_mask().tolist() == [True, False, True, True, True]
     assert [int(images.show(i)[0, 0, 0]) for i in (0, 2, 3, 4)] == [0, 2, 5, 6]
     assert images.load(torch.tensor([4, 0]))[0][:, 0, 0, 0].tolist() == [6, 0]
-    features = images.summarize("mean", 1)
+    features = images.make_raw_features(images)
     assert (255 * features[[0, 2, 3, 4], 0]).round().tolist() == [0, 2, 5, 6]
     assert images.describe() == "images of 1 x 2 x 2, 1 to 4 per instance"
     assert Images(pixels, torch.tensor([5, 5])).describe() == "images of 1 x 2 x 2, 5 per instance"

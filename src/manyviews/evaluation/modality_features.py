@@ -21,6 +21,7 @@ def average_embeddings(z: Tensor, mask: Tensor) -> Tensor:
     """Average the unit embeddings (M, N, d) of each instance over its available modalities to (M, d).
 
     Examples:
+        >>> import torch
         >>> average_embeddings(torch.eye(2)[None], torch.tensor([[True, False]]))
         tensor([[1., 0.]])
     """
@@ -51,6 +52,7 @@ def compute_cross_modal_retrieval(z: Tensor, mask: Tensor, names: Sequence[str])
     With three and more modalities, also many-to-one: the mean embedding of all others finds each of them.
 
     Examples:
+        >>> import torch
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
         >>> for score in compute_cross_modal_retrieval(z, torch.ones(20, 2, dtype=torch.bool), ["text", "audio"]):
         ...     print(score.source, score.target, score.recall["1"])
@@ -78,6 +80,7 @@ def compute_modality_geometry(z: Tensor, mask: Tensor, views: Mapping[str, Seque
     `views` has the positions of each modality's views; pairs and single modalities are those of the first ones.
 
     Examples:
+        >>> import torch
         >>> z = torch.eye(20)[:, None].expand(20, 2, 20)
         >>> views = {"text": [0], "audio": [1]}
         >>> overall, pair, text, audio = compute_modality_geometry(z, torch.ones(20, 2).bool(), views)
