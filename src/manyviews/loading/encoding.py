@@ -35,6 +35,14 @@ def make_eval_loader(
 
     Raises:
         DatasetError: the dataset lacks a modality, or has one of another kind or number of features.
+
+    Examples:
+        >>> from manyviews.data import load_dataset
+        >>> from manyviews.models import EncoderSpec
+        >>> config = EncoderConfig({"image": EncoderSpec("image", "resnet-small", size=24)}, {"image": "image"})
+        >>> loader = make_eval_loader(load_dataset("photos")["test"], config)
+        >>> loader.load(torch.arange(6)).groups[0].values.shape
+        torch.Size([6, 3, 24, 24])
     """
     config = encoder if isinstance(encoder, EncoderConfig) else encoder.config
     if config is None:

@@ -49,7 +49,7 @@ class ViewSpec:
 
     @classmethod
     def parse(cls, texts: Sequence[str]) -> ViewSpec:
-        """Parse items MODALITY[:COUNT][@SIZE]; a number alone means so many views of the only image modality."""
+        """Parse items `MODALITY[:COUNT][@SIZE]`; a number is the number of views of the only image modality."""
         items = []
         for text in texts:
             match = _ITEM.fullmatch(text)

@@ -72,8 +72,9 @@ class Config:
     their kNN accuracy is higher. Default: a tenth, between 20 and 250, or 0 if there are fewer than 100."""
 
     views: tuple[str, ...] = ()
-    """Views of an instance: items MODALITY[:COUNT][@SIZE], such as image:4, text audio vision, image:2@224 image:6@96,
-    image:2 caption; or a number, of views of the only image modality. Default: 4 of one modality, or one of each."""
+    """Views of an instance: items `MODALITY[:COUNT][@SIZE]`, such as image:4, text audio vision, image:2@224
+    image:6@96, image:2 caption; or the number of views of the only image modality. Default: 4 of one modality, or one
+    of each."""
     image_size: int | None = None
     """Height and width of views of images in pixels. Default: that of the images, at most 224."""
     crop_scale: tuple[float, float] = (0.2, 1.0)

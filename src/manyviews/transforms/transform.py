@@ -13,7 +13,19 @@ ImageBatch: TypeAlias = Tensor | Sequence[Tensor]
 
 
 class ImageTransform(ABC):
-    """Maps images to views in two steps: crops, which workers make of files, and colors, in batches on the device."""
+    """Maps images to views in two steps: crops, which workers make of files, and colors, in batches on the device.
+
+    Examples:
+        >>> import torch
+        >>> class Whole(ImageTransform):
+        ...     size = 32
+        ...     def crop(self, images, *, views, **key):
+        ...         return images[:, None].expand(-1, views, -1, -1, -1)
+        ...     def augment_color(self, crops, **key):
+        ...         return crops / 255
+        >>> Whole().crop(torch.zeros(8, 3, 32, 32, dtype=torch.uint8), views=2).shape
+        torch.Size([8, 2, 3, 32, 32])
+    """
 
     size: int
     """Height and width of a view."""
@@ -32,7 +44,16 @@ class ImageTransform(ABC):
 
 
 class FeatureTransform(ABC):
-    """Maps features, sequences or texts to views."""
+    """Maps features, sequences or texts to views.
+
+    Examples:
+        >>> import torch
+        >>> class Mirror(FeatureTransform):
+        ...     def make_views(self, values, lengths, *, views, **key):
+        ...         return torch.stack([values, -values], 1)[:, :views], lengths
+        >>> Mirror().make_views(torch.ones(5, 40), None, views=2)[0].shape
+        torch.Size([5, 2, 40])
+    """
 
     @abstractmethod
     def make_views(
