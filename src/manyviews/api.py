@@ -202,7 +202,7 @@ def _list_by_name(argument: str, value: Any, kind: type) -> dict[str, Any]:
 def _copy_weights(task: TrainingTask, model: MultiViewModel, name: str, module: nn.Module) -> None:
     """Copy the trained weights of the first encoder that is a copy of the user's module into that module."""
     for modality, key in task.spec.encoders.items():
-        if name in (modality, task.split[modality].kind, ""):
+        if name == task.objects.find_encoder_name(modality, task.split[modality].kind):
             module.load_state_dict(model.encoder.get_encoder(key).state_dict())
             return
 

@@ -254,7 +254,7 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects
     for modality, key in spec.encoders.items():
         column = train[modality]
         name = config.get_encoder_name(modality, column.kind) or column.default_encoder
-        name = CUSTOM if objects.find_encoder(modality, column.kind) is not None else name
+        name = name if objects.find_encoder_name(modality, column.kind) is None else CUSTOM
         try:
             check_encoder_name(column.kind, name)
         except ValueError as error:

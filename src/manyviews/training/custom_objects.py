@@ -28,12 +28,14 @@ class CustomObjects:
     loss: nn.Module | None = None
     transforms: Mapping[str, TransformLike] = field(default_factory=dict)
 
+    def find_encoder_name(self, modality: str, kind: str) -> str | None:
+        """Return the name under which the user gave the encoder of a modality, or None."""
+        return next((name for name in (modality, kind, "") if name in self.encoders), None)
+
     def find_encoder(self, modality: str, kind: str) -> nn.Module | None:
         """Return a copy of the initial encoder of a modality, or None if the user gave none."""
-        for name in (modality, kind, ""):
-            if name in self.encoders:
-                return copy.deepcopy(self.encoders[name])
-        return None
+        name = self.find_encoder_name(modality, kind)
+        return None if name is None else copy.deepcopy(self.encoders[name])
 
     def find_transform(self, modality: str, has_size: bool) -> TransformLike | None:
         """Return the transform of a modality, or None if the user gave none."""
