@@ -104,6 +104,7 @@ def read_weights(run: mv.Run, encoder: nn.Module) -> dict[str, Tensor]:
     return dict(run.load_model(encoder).state_dict())
 
 
+@pytest.mark.slow
 def test_objects_train_evaluate_and_load(tmp_path: Path) -> None:
     encoder, counter = Flat(), Counter()
     before = encoder.layers[1].weight.detach().clone()
@@ -126,6 +127,7 @@ def test_objects_train_evaluate_and_load(tmp_path: Path) -> None:
         mv.evaluate(run, encoder=Flat())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [mv.PVCLoss(0.2), SquaredDistance()], ids=["ours", "own"])
 def test_resumed_training_with_the_same_objects_is_bit_identical(loss: nn.Module, tmp_path: Path) -> None:
     import copy
