@@ -1,7 +1,7 @@
 """Several photos of an object as views, compared with augmented crops of one photo, on rendered objects.
 
 An object has one of ten shapes, and its own proportions, color and material. A photo shows it from a random direction,
-in random light, in front of a random background. The probe predicts the shape of unseen objects from one photo.
+in random light, in front of a gray background. The probe predicts the shape of unseen objects from one photo.
 
     python -m benchmarks.objects --seeds 0 1 2
 """
@@ -63,8 +63,8 @@ def render(shape: Tensor, sizes: Tensor, colors: Tensor, generator: torch.Genera
     normal = torch.stack([distance(p + d) - distance(p - d) for d in 0.02 * torch.eye(3)], -1)
     light = normalize(torch.randn(count, 1, 3, generator=generator) - torch.tensor([0.0, 0.0, 1.5]), dim=-1)
     shade = 0.25 + 0.75 * (normalize(normal, dim=-1) * light).sum(-1).clamp_min(0)
-    background = draw(count, 1, 3) + 0.25 * (draw(count, SIZE * SIZE, 3) - 0.5)
-    tint = 0.7 + 0.6 * draw(count, 1, 3)
+    background = draw(count, 1, 1) + 0.2 * (draw(count, SIZE * SIZE, 1) - 0.5)
+    tint = 0.8 + 0.4 * draw(count, 1, 3)
     image = torch.where(hit[..., None], colors[:, None] * tint * shade[..., None], background)
     return (image.clamp(0, 1) * 255).byte().view(count, SIZE, SIZE, 3).permute(0, 3, 1, 2)
 
