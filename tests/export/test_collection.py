@@ -11,6 +11,7 @@ from torch.nn.functional import normalize, one_hot
 from manyviews.cli.search_command import search_command
 from manyviews.data import Dataset, DatasetDict, DatasetError, Images, Texts, Vectors
 from manyviews.export import Collection, VectorModel, find_nearest, make_query
+from manyviews.export.neighbors import encode_query
 from manyviews.loading import make_eval_loader
 from manyviews.models import Encoder, EncoderConfig, EncoderSpec, MultiViewEncoder, MultiViewHead, MultiViewModel
 from tests.helpers.tiny_run import folder_of_images
@@ -98,8 +99,15 @@ def test_queries_of_each_kind(colored: Collection, tmp_path: Path) -> None:
     encoder = Encoder(make_matching_model().encoder)
     text = make_query("red and a \0 in it", colored, encoder)
     assert (text.shown, text.values, text.id) == ("red and a \0 in it", {"caption": ["red and a \0 in it"]}, None)
-    as_text = make_query("train/0", colored, encoder, "caption")
-    assert as_text.values == {"caption": ["train/0"]}
+    by_caption = make_query("train/0", colored, encoder, "caption")
+    assert (by_caption.id, by_caption.modality, by_caption.values) == ("train/0", "caption", None)
+    split, i = colored.find("train/0")
+    model = VectorModel(make_matching_model(), "z")
+    as_text = make_query(split["caption"].show(i), colored, encoder)
+    assert torch.equal(encode_query(model, by_caption), encode_query(model, as_text))
+    by_image = make_query("train/0", colored, encoder, "image")
+    both = encode_query(model, by_caption) + encode_query(model, by_image)
+    torch.testing.assert_close(encode_query(model, make_query("train/0", colored, encoder)), normalize(both, dim=0))
     by_id = make_query("test/0", colored, encoder)
     assert by_id.id == "test/0"
     assert torch.equal(by_id.shown, colored.show("test/0"))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from manyviews.models import (
+    MultiViewEncoder,
     MultiViewHead,
     MultiViewModel,
     ProjectionHead,
@@ -213,3 +214,13 @@ def test_initialization_is_kaiming_fan_out() -> None:
     torch.manual_seed(0)
     weight = resnet18().layer3[0].conv2.weight
     assert abs(float(weight.detach().std()) - (2 / (256 * 9)) ** 0.5) < 1e-3
+
+
+def test_a_plain_head_is_wrapped_for_one_encoder() -> None:
+    encoder, head = nn.Sequential(nn.Flatten(), nn.Linear(48, 8)), nn.Linear(8, 5)
+    model, views = MultiViewModel(encoder, head, dim=8), torch.rand(4, 3, 3, 4, 4)
+    h, z = model(views)
+    assert torch.equal(z, head(h))
+    two = MultiViewEncoder({"a": nn.Linear(3, 8), "b": nn.Linear(4, 8)}, encoder_dims={"a": 8, "b": 8})
+    with pytest.raises(ValueError, match="several encoders need a MultiViewHead"):
+        MultiViewModel(two, head)

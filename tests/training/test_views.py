@@ -236,8 +236,8 @@ def test_absent_views_are_not_loaded(made_data: mv.DatasetDict) -> None:
 @pytest.mark.parametrize(
     ("case", "changes", "message"),
     [
-        ("crops", {"dropout": 0.3}, "dropout is for sequence and text and vector views, got left:2@16 left:4@8"),
-        ("crops", {"transformer_heads": 4}, "transformer_heads is for sequence and text views, got left:2@16 left:4@8"),
+        ("crops", {"dropout": 0.3}, "dropout is for sequence or text or vector views, got left:2@16 left:4@8"),
+        ("crops", {"transformer_heads": 4}, "transformer_heads is for sequence or text views, got left:2@16 left:4@8"),
         ("no images", {"image_size": 16}, "image_size is for image views, got caption:2 vector"),
         ("no images", {"small_crop_scale": (0.1, 0.3)}, "small_crop_scale is for image views, got caption:2 vector"),
         ("no images", {"stem": "small"}, "stem is for image views, got caption:2 vector"),

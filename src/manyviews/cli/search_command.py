@@ -38,7 +38,8 @@ def search_command(
         query: Image files, ids of searched instances (such as `test/7`) or texts; each is one row of the drawing.
         output: PNG file to write.
         neighbors: Number of neighbors per query.
-        query_modality: Modality of the files or texts. Default: the first one of images, or of texts.
+        query_modality: Modality of the files or texts, or the one to search with of an instance. Default: the first one
+            of images or of texts, or all of the instance.
         target_modality: Modality that neighbors are compared by. Default: the mean of all of an instance.
         loader: Options for reading and encoding data.
     """

@@ -178,11 +178,12 @@ class Collection:
 def _sort_rows(
     batches: Iterable[tuple[tuple[list[str], Tensor, Tensor], list[Label]]],
 ) -> Iterator[tuple[tuple[list[str], Tensor, Tensor], list[Label]]]:
-    """Merge batches into one, in the order of the rows in the file, which are the ids."""
+    """Merge batches into one, in the order of the rows in the file, if they are the ids."""
     parts, label_parts = zip(*batches, strict=True)
     ids, vectors, masks = zip(*parts, strict=True)
     names, labels = [name for part in ids for name in part], [label for part in label_parts for label in part]
-    order = sorted(range(len(names)), key=lambda i: (len(names[i]), names[i]))
+    is_row = all(name.isdecimal() for name in names)  # the file may have ids of its own
+    order = sorted(range(len(names)), key=lambda i: int(names[i])) if is_row else list(range(len(names)))
     sorted_labels = [labels[i] for i in order] if labels else []
     yield ([names[i] for i in order], torch.cat(vectors)[order], torch.cat(masks)[order]), sorted_labels
 

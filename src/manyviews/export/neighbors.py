@@ -2,6 +2,7 @@
 
 import heapq
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,12 +31,15 @@ class Query:
     id: str | None = None
     """Id of an instance of the collection, which is not its own neighbor."""
     instance: tuple[Dataset, int] | None = None
+    modality: str | None = None
+    """The modality of the instance that is searched with; None for all."""
 
 
 def make_query(name: str, collection: Collection, encoder: Encoder, modality: str | None = None) -> Query:
     """Make a query from an image file, from the id of an instance or, if the encoder has a modality of texts, a text.
 
-    `modality` is that of the file or the text. Default: the first of images, or of texts.
+    `modality` is that of the file or the text, or the one of the instance that is searched with. Default: the first of
+    images or of texts, or all of the instance.
 
     Examples:
         >>> from manyviews.models import EncoderConfig, EncoderSpec, MultiViewEncoder
@@ -50,26 +54,29 @@ def make_query(name: str, collection: Collection, encoder: Encoder, modality: st
     path, texts = Path(name).expanduser(), encoder.config.list_modalities("text")
     if modality is not None and modality not in encoder.modalities:
         raise DatasetError(f"there is no modality {modality!r}, only {', '.join(encoder.modalities)}")
-    if modality in texts:
-        return Query(name, name, {modality: [name]})
-    if _is_file(path):
+    if collection.data is not None:
+        with suppress(KeyError):
+            return Query(name, collection.show(name), None, name, collection.find(name), modality)
+    if _is_file(path) and modality not in texts:
         query_id = None
         if collection.root is not None:
             # Keep a link's own path (not its target): ids are paths as the folder lists them.
             location, root = path.parent.resolve() / path.name, collection.root.resolve()
             if location.is_relative_to(root):
                 query_id = encode_file_name(location.relative_to(root).as_posix())
-        image = read_image(path)
-        return Query(name, image, {modality or encoder.get_image_modality(): [image]}, query_id)
-    try:
-        shown = collection.show(name)
-        if isinstance(shown, Tensor) and collection.data is None:
-            return Query(name, shown, {modality or encoder.get_image_modality(): [shown]}, name)
-        return Query(name, shown, None, name, collection.find(name))
-    except KeyError as error:
-        if texts:
-            return Query(name, name, {texts[0]: [name]})
-        raise DatasetError(f"query {name} is neither a file nor an instance of {collection.source}") from error
+        return _make_image_query(name, read_image(path), query_id, encoder, modality)
+    if collection.root is not None and modality not in texts:
+        with suppress(KeyError):
+            shown = collection.show(name)
+            assert isinstance(shown, Tensor)
+            return _make_image_query(name, shown, name, encoder, modality)
+    if not texts or (modality is not None and modality not in texts):
+        raise DatasetError(f"query {name} is neither a file nor an instance of {collection.source}")
+    return Query(name, name, {modality or texts[0]: [name]})
+
+
+def _make_image_query(name: str, image: Tensor, query_id: str | None, encoder: Encoder, modality: str | None) -> Query:
+    return Query(name, image, {modality or encoder.get_image_modality(): [image]}, query_id)
 
 
 def _is_file(path: Path) -> bool:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from manyviews.models.encoder_config import CUSTOM, EncoderConfig, build_encoder
-from manyviews.models.encoders import get_representation_dim, switch_to_eval
-from manyviews.models.heads import ProjectionHead
+from manyviews.models.encoders import eval_mode, get_representation_dim, switch_to_eval
+from manyviews.models.heads import LateFusionHead, ProjectionHead
 from manyviews.models.view_batch import ViewBatch
 from manyviews.utils import describe_type
 
@@ -207,7 +207,8 @@ class MultiViewModel(nn.Module):
 
     Args:
         encoder: a `MultiViewEncoder`, or one module for all views.
-        head: maps (h, batch) to embeddings. Default: a `ProjectionHead` for each encoder.
+        head: a `MultiViewHead` or, for one encoder, any module from (P, dim) to (P, out_dim). Default: a
+            `ProjectionHead` for each encoder.
         dim: dimension of the representations, if it cannot be inferred from the module.
         per_view_batch_norm: see `MultiViewEncoder`.
 
@@ -234,6 +235,12 @@ class MultiViewModel(nn.Module):
         if head is None:
             heads = {name: ProjectionHead(encoder.dim) for name in encoder.names}
             head = MultiViewHead(heads, per_view_batch_norm=per_view_batch_norm)
+        elif not isinstance(head, MultiViewHead | LateFusionHead):
+            if len(encoder.names) > 1:
+                raise ValueError("several encoders need a MultiViewHead, with a head for each of them")
+            with eval_mode(head) as reference:
+                out_dim = head(torch.zeros(2, encoder.dim).to(reference)).shape[1]
+            head = MultiViewHead({encoder.names[0]: head}, out_dim, per_view_batch_norm=per_view_batch_norm)
         self.head = head
 
     def forward(self, views: ViewBatch | Tensor | Sequence[Tensor]) -> ModelOutput:

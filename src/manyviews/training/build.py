@@ -81,7 +81,7 @@ def _check_kinds(config: Config, kinds: set[str], spec: ViewSpec) -> None:
     for needed, names in KIND_FIELDS.items():
         for name in names if not kinds & set(needed) else ():
             if getattr(config, name) != getattr(Config, name):
-                raise ConfigError(f"{name} is for {' and '.join(needed)} views, got {' '.join(config.views)}")
+                raise ConfigError(f"{name} is for {' or '.join(needed)} views, got {' '.join(config.views)}")
     keys = {*kinds, *spec.modalities, "image"}
     for text in config.encoder:
         key = text.partition("=")[0] if "=" in text else "image"
