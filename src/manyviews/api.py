@@ -38,6 +38,7 @@ from manyviews.training import (
     create_fabric,
     get_default_recipe,
     limit_cpu_threads,
+    list_by_name,
     list_checkpoints,
     load_data,
     resolve_task,
@@ -153,7 +154,7 @@ def train(
         requested, config = config, task.config
         stack.enter_context(limit_cpu_threads(config, dataset))
         model, loss_module = task.build_model(), objects.loss or build_loss(config)
-        provenance: dict[str, str] = {}
+        provenance = {"transform": CUSTOM} if objects.transforms else {}
         if config.init is not None and not (resume and list_checkpoints(path / "checkpoints")):
             provenance["init"] = init_from_run(model, config.init)
         open_run = partial(Run.open, path) if resume else partial(Run.create, path, config, overwrite, **provenance)
@@ -188,9 +189,9 @@ def train(
 
 def _list_by_name(argument: str, value: Any, kind: type) -> dict[str, Any]:
     """Return objects by modality or kind; one that is not in a dict has the name ""."""
-    if value is None or (argument == "encoder" and isinstance(value, (str, list, tuple))):
+    if argument == "encoder" and isinstance(value, (str, list, tuple)):
         return {}
-    named = dict(value) if isinstance(value, Mapping) else {"": value}
+    named = list_by_name(value)
     for name, part in named.items():
         if not isinstance(name, str) or not isinstance(part, kind):
             raise TypeError(

@@ -52,6 +52,11 @@ class Run(RunDirectory):
         """File with the config, which `manyviews train --recipe` accepts."""
         return self.path / CONFIG_FILE
 
+    @property
+    def has_custom_transform(self) -> bool:
+        """Whether the views were made by a transform of the user, which is not saved."""
+        return "transform" in self.provenance
+
     def read_metrics(self) -> list[dict[str, float]]:
         """Return one dictionary per step."""
         return read_metrics(self.path / METRICS_FILE)
@@ -70,6 +75,8 @@ class Run(RunDirectory):
         Raises:
             ConfigError: config.yaml lacks fields that the config of a run always has.
         """
+        if self.has_custom_transform:
+            raise ConfigError("the transform of the run is an object of yours, which is not saved")
         missing = [name for name in ("monitor_size", "views", "epochs") if not getattr(self.config, name)]
         if missing and (missing != ["monitor_size"] or self.config.monitor_size is None):
             raise ConfigError(f"config.yaml does not specify {missing[0]}, as that of a run always does")

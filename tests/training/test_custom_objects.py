@@ -1,5 +1,6 @@
 """`train` with data, encoders, losses, transforms and callbacks of the user."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,13 +119,23 @@ def test_objects_train_evaluate_and_load(tmp_path: Path) -> None:
     pixels = torch.rand(4, 3, 12, 12)
     assert torch.allclose(loaded(pixels), encoder.eval()(pixels))
     data = {"train": Photos("train"), "test": Photos("test")}
-    result = mv.evaluate(run, data=data, encoder=Flat(), config=mv.EvaluationConfig(label_fractions=()))
-    assert result == mv.evaluation.load_evaluation(run)
+    config = mv.EvaluationConfig(label_fractions=())
+    before_evaluation = mv.evaluation.load_evaluation(run)
+    result = mv.evaluate(run, data=data, encoder=Flat(), transform=crop_at_random, config=config)
+    assert result.scores["trained"] == before_evaluation.scores["trained"]
+    assert result.geometry == before_evaluation.geometry
     assert {"untrained", "trained", "raw_features"} <= result.scores.keys()
+    trained = mv.evaluate(run, data=data, encoder=encoder, transform=crop_at_random, config=config)
+    assert trained.scores == {name: score for name, score in result.scores.items() if name != "untrained"}
+    with pytest.raises(ConfigError, match="the transform of the run is an object of yours: pass it"):
+        mv.evaluate(run, data=data, encoder=Flat())
+    other = mv.evaluate(run, data="photos", encoder=Flat(), transform=crop_at_random, config=config)
+    assert other.dataset == "photos"
+    assert (run.path / "evaluation-photos.json").exists()
     with pytest.raises(ValueError, match="is a module of yours: pass it"):
         run.load_encoder()
     with pytest.raises(ConfigError, match="the data is an object of yours"):
-        mv.evaluate(run, encoder=Flat())
+        mv.evaluate(run, encoder=Flat(), transform=crop_at_random)
 
 
 @pytest.mark.slow
@@ -136,7 +147,7 @@ def test_resumed_training_with_the_same_objects_is_bit_identical(loss: nn.Module
     with pytest.raises(InterruptedError):
         train(tmp_path / "run", Counter(fail_at=4), loss=copy.deepcopy(loss), evaluate_at_end=False)
     counter = Counter()
-    run = train(tmp_path / "run", counter, resume=True, loss=copy.deepcopy(loss), evaluate_at_end=False)
+    run = train(tmp_path / "run", counter, mv.Callback(), resume=True, loss=copy.deepcopy(loss), evaluate_at_end=False)
     assert counter.calls[0] == "start 3"
     assert counter.steps == 6
     expected = read_weights(whole, Flat())
@@ -172,6 +183,15 @@ def test_a_callback_stops_the_training_and_the_model_is_saved(tmp_path: Path) ->
     assert run.is_finished
     assert len(run.read_metrics()) == 4
     assert mv.evaluation.load_evaluation(run) is not None
+
+
+@pytest.mark.slow
+def test_a_run_with_a_name_is_evaluated_on_an_object(finished_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished_run, tmp_path / "run")
+    data = {"train": Photos("train"), "test": Photos("test")}
+    result = mv.evaluate(tmp_path / "run", data=data, config=mv.EvaluationConfig(label_fractions=(), baselines=False))
+    assert result.test_instances == len(Photos("test"))
+    assert (tmp_path / "run" / "evaluation-dataset.json").exists()
 
 
 def test_encoders_by_modality_and_kind(tmp_path: Path) -> None:

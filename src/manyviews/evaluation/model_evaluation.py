@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from manyviews.data import Dataset, DatasetDict, Sequences
 from manyviews.evaluation.evaluation_result import (
@@ -180,7 +180,9 @@ class _ModelEvaluation:
             config = dataclasses.replace(self.config, missing_rate=0.0)
             task = TrainingTask(config, self.data, torch.device("cpu"), self.task.objects)
             untrained = task.build_model().encoder.to(self.device)
-            scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)), encoder=untrained)
+            # A module of the user may have the trained weights already.
+            if not has_same_weights(untrained, encoder):
+                scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)), encoder=untrained)
         scores["trained"] = self.score(*map(_concatenate, encoded), encoder=encoder)
         if self.config.supervised and self.same_data:  # other data may have other labels
             scores["supervised_head"] = self.score_supervised_head()
@@ -416,6 +418,12 @@ class _ModelEvaluation:
     def score_subset(self, features: Sequence[list[Tensor]], subset: Sequence[int], mask: Tensor) -> Metrics:
         h, queries = (_concatenate([part[i] for i in subset]) for part in features)
         return self.average_metrics(self.fit_probes(h), queries, mask)
+
+
+def has_same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Return whether the parameters of two modules are equal."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(first, second) for first, second in pairs)
 
 
 def _select_with_modality(part: Subset, name: str) -> Subset:

@@ -18,8 +18,8 @@ from manyviews.evaluation.model_evaluation import evaluate_modalities
 from manyviews.evaluation.scores import EvaluationConfig
 from manyviews.models import CUSTOM, MultiViewModel
 from manyviews.runs import Run
-from manyviews.training import Config, ConfigError, CustomObjects, load_data
-from manyviews.utils import Device, describe_type, escape_surrogates, resolve_device
+from manyviews.training import Config, ConfigError, CustomObjects, TransformLike, list_by_name, load_data
+from manyviews.utils import Device, escape_surrogates, resolve_device
 
 
 def evaluate(
@@ -28,15 +28,19 @@ def evaluate(
     data: Any = None,
     config: EvaluationConfig | None = None,
     encoder: nn.Module | Mapping[str, nn.Module] | None = None,
+    transform: TransformLike | Mapping[str, TransformLike] | None = None,
     device: Device = "auto",
 ) -> EvaluationResult:
     """Evaluate a finished run on its own or on other data and write the result into the run's directory.
 
     Args:
         run: a run, or its directory.
-        data: other data to transfer to, or the object that the run was trained on, in any form that `train` accepts.
+        data: other data to transfer to, in any form that `train` accepts. If the run was trained on an object, an
+            object is that data.
         config: the probe, the label fractions, the baselines.
-        encoder: the module, or modules by modality or kind, if the run was trained with your own.
+        encoder: the module, or modules by modality or kind, if the run was trained with your own. It is not changed; if
+            it has the trained weights, there is no untrained baseline.
+        transform: the transform, or transforms by modality, if the run was trained with your own.
         device: "auto" selects a GPU if there is one.
 
     Returns:
@@ -56,24 +60,30 @@ def evaluate(
     config.check(run.config)
     if not os.access(run.path, os.W_OK):
         raise ConfigError(f"cannot write into {run.path}: permission denied")
-    modules = dict(encoder) if isinstance(encoder, Mapping) else {} if encoder is None else {"": encoder}
+    objects = CustomObjects(list_by_name(encoder), None, list_by_name(transform))
+    if run.has_custom_transform and not objects.transforms:
+        raise ConfigError("the transform of the run is an object of yours: pass it, as mv.evaluate(RUN, transform=...)")
     model, run_config = run.load_model(encoder), run.config
-    is_own = data is None or run_config.data == CUSTOM
+    is_object = data is not None and not isinstance(data, (str, Path))
+    is_own = data is None or (is_object and run_config.data == CUSTOM)
     if is_own:
-        dataset = load_data(run_config, None if data is None else convert_dataset(data))
-    elif not isinstance(data, (str, Path)):
-        raise ConfigError(f"other data must be a name or a path, got {describe_type(data)}")
+        dataset = load_data(run_config, convert_dataset(data) if is_object else None)
     else:
         run_config = dataclasses.replace(
-            run_config, data=str(data), max_instances=None, missing_rate=0.0, monitor_size=0, knn_k=None
+            run_config,
+            data=CUSTOM if is_object else str(data),
+            max_instances=None,
+            missing_rate=0.0,
+            monitor_size=0,
+            knn_k=None,
         )
-        dataset = load_dataset(
-            data, raise_on_corrupt=run_config.raise_on_corrupt, follow_symlinks=run_config.follow_symlinks
-        )
+        corrupt, symlinks = run_config.raise_on_corrupt, run_config.follow_symlinks
+        if is_object:
+            dataset = convert_dataset(data)
+        else:
+            dataset = load_dataset(data, raise_on_corrupt=corrupt, follow_symlinks=symlinks)
     with run.limit_cpu_threads(dataset):
-        result = evaluate_model(
-            model.to(resolve_device(device)), dataset, run_config, config, is_own, CustomObjects(modules)
-        )
+        result = evaluate_model(model.to(resolve_device(device)), dataset, run_config, config, is_own, objects)
     run.save_evaluation(result.to_json(), get_evaluation_filename(None if is_own else data, dataset.name, config))
     return result
 
@@ -93,13 +103,13 @@ def evaluate_model(
     return dataclasses.replace(result, better_baselines=find_better_baselines(result))
 
 
-def get_evaluation_filename(data: str | Path | None, name: str, eval_config: EvaluationConfig) -> str:
+def get_evaluation_filename(data: object, name: str, eval_config: EvaluationConfig) -> str:
     """Return the name of the file in a run's directory; `data` is None for the run's own data."""
     dropped = [re.sub(r"[^\w.-]+", "-", f"without-{modality}") for modality in sorted(eval_config.drop_modalities)]
     kind = "-".join([{"test": "evaluation", "valid": "validation"}[eval_config.split], *dropped])
     if data is None:
         return f"{kind}.json"
-    path = as_path(data)
+    path = as_path(data) if isinstance(data, (str, Path)) else None
     # Folders of the same name may hold different data.
     digest = f"-{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:6]}" if path and path.exists() else ""
     stem = re.sub(r"[^\w.-]+", "-", name)

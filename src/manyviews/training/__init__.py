@@ -10,6 +10,7 @@ from manyviews.training.config import ConfigError as ConfigError
 from manyviews.training.config import coerce_field as coerce_field
 from manyviews.training.custom_objects import CustomObjects as CustomObjects
 from manyviews.training.custom_objects import TransformLike as TransformLike
+from manyviews.training.custom_objects import list_by_name as list_by_name
 from manyviews.training.fabric import create_fabric as create_fabric
 from manyviews.training.fabric import run_on_rank_zero as run_on_rank_zero
 from manyviews.training.grad_cache import grad_cache_backward as grad_cache_backward

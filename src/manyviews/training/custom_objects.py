@@ -62,6 +62,11 @@ class CustomObjects:
             raise ConfigError("the encoder is a module of yours: pass it again, as mv.train(..., encoder=MODULE)")
 
 
+def list_by_name(value: Any) -> dict[str, Any]:
+    """Return objects by modality or kind; one that is not in a dict has the name ""."""
+    return {} if value is None else dict(value) if isinstance(value, Mapping) else {"": value}
+
+
 def describe_object(value: object) -> str:
     """Return the name of an object's class or function, and a hash of its settings and of the shapes of its weights."""
     if not isinstance(value, nn.Module):

@@ -127,7 +127,6 @@ class Trainer:
             "loss": loss,
             "optimizer": self.optimizer,
             "precision": precision,
-            **{f"callback {i}": callback for i, callback in enumerate(self.callbacks)},
         }
 
     def fit(self) -> None:
@@ -170,6 +169,14 @@ class Trainer:
         """Call a method of all callbacks."""
         for callback in self.callbacks:
             getattr(callback, name)(self, self.model, *arguments)
+
+    def _name_callbacks(self) -> Iterator[tuple[str, Callback]]:
+        """Yield callbacks with the names of their classes, numbered if a class has several."""
+        counts: dict[str, int] = {}
+        for callback in self.callbacks:
+            name = type(callback).__qualname__
+            counts[name] = counts.get(name, 0) + 1
+            yield (f"{name} {counts[name]}" if counts[name] > 1 else name), callback
 
     @property
     def global_step(self) -> int:
@@ -309,6 +316,7 @@ class Trainer:
         step, keep = self.step_number, self.config.keep_checkpoints
         state = {"step": step, "provenance": self.provenance}
         state |= {name: part.state_dict() for name, part in self.state_objects.items()}
+        state["callbacks"] = {name: callback.state_dict() for name, callback in self._name_callbacks()}
         try:
             # The metrics up to a checkpoint's step are written before it.
             if self.metrics:
@@ -332,6 +340,9 @@ class Trainer:
             self._check_provenance(state["provenance"])
             for name, part in self.state_objects.items():
                 part.load_state_dict(state[name])
+            for name, callback in self._name_callbacks():
+                if name in state["callbacks"]:  # else it is a new one
+                    callback.load_state_dict(state["callbacks"][name])
             step, last = state["step"], self.steps_per_epoch * max(self.epochs_before, self.config.epochs)
             if type(step) is not int or not 0 <= step <= last:
                 raise ValueError(f"step must be between 0 and {last}, got {step!r}")
