@@ -23,6 +23,7 @@ from manyviews.models import CUSTOM, MultiViewModel
 from manyviews.runs import Run, init_from_run
 from manyviews.training import (
     AUTO_FIELDS,
+    CUSTOM_DATA,
     LOG_FILE,
     Callback,
     Config,
@@ -119,7 +120,7 @@ def train(
         loss if isinstance(loss, nn.Module) else None,
         _list_by_name("transform", transform, object),
     )
-    fields |= {} if data is None else {"data": CUSTOM if source is not None else str(data)}
+    fields |= {} if data is None else {"data": CUSTOM_DATA if source is not None else str(data)}
     fields |= {} if loss is None else {"loss": CUSTOM if objects.loss is not None else loss}
     if objects.encoders:
         fields["encoder"] = tuple(f"{name}={CUSTOM}" if name else CUSTOM for name in objects.encoders)
@@ -135,7 +136,7 @@ def train(
             raise ConfigError("--resume cannot be combined with --output or --overwrite")
         existing = Run.open(resume)
         config = _get_resume_config(existing, config)
-        if config.data == CUSTOM and source is None:
+        if config.data == CUSTOM_DATA and source is None:
             raise ConfigError("the data is an object of yours: pass it again, as mv.train(DATASET, resume=...)")
         if _is_complete(existing, config):
             return existing
@@ -280,6 +281,6 @@ def _format_value(value: Any) -> str:
 
 
 def _get_default_output(config: Config) -> Path:
-    name = Path(config.data).expanduser().resolve().stem or "data"
+    name = "dataset" if config.data == CUSTOM_DATA else Path(config.data).expanduser().resolve().stem or "data"
     views = f"-{config.num_views}" if config.num_views else ""
     return Path("runs") / f"{name}-{'supervised' if config.supervised else config.loss}{views}"

@@ -16,9 +16,17 @@ from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import EvaluationResult
 from manyviews.evaluation.model_evaluation import evaluate_modalities
 from manyviews.evaluation.scores import EvaluationConfig
-from manyviews.models import CUSTOM, MultiViewModel
+from manyviews.models import MultiViewModel
 from manyviews.runs import Run
-from manyviews.training import Config, ConfigError, CustomObjects, TransformLike, list_by_name, load_data
+from manyviews.training import (
+    CUSTOM_DATA,
+    Config,
+    ConfigError,
+    CustomObjects,
+    TransformLike,
+    list_by_name,
+    load_data,
+)
 from manyviews.utils import Device, escape_surrogates, resolve_device
 
 
@@ -65,13 +73,13 @@ def evaluate(
         raise ConfigError("the transform of the run is an object of yours: pass it, as mv.evaluate(RUN, transform=...)")
     model, run_config = run.load_model(encoder), run.config
     is_object = data is not None and not isinstance(data, (str, Path))
-    is_own = data is None or (is_object and run_config.data == CUSTOM)
+    is_own = data is None or (is_object and run_config.data == CUSTOM_DATA)
     if is_own:
         dataset = load_data(run_config, convert_dataset(data) if is_object else None)
     else:
         run_config = dataclasses.replace(
             run_config,
-            data=CUSTOM if is_object else str(data),
+            data=CUSTOM_DATA if is_object else str(data),
             max_instances=None,
             missing_rate=0.0,
             monitor_size=0,

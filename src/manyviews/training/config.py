@@ -29,6 +29,8 @@ PROVENANCE_KEY = "provenance"
 """Key of config.yaml for versions, commit and date, in addition to the fields."""
 EXTENSIONS_KEY = "extensions"
 """Key of config.yaml for later changes of the number of epochs, in addition to the fields."""
+CUSTOM_DATA = "(object)"
+"""Value of `data` if it is an object of the user."""
 DEFAULT_BATCH_SIZE = 128
 """Instances per batch if the config has no batch_size and the data are large enough."""
 

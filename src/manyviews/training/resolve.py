@@ -11,9 +11,8 @@ from torch import nn
 from manyviews.data import DatasetDict, as_path
 from manyviews.loading import ViewSpec
 from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
-from manyviews.models import CUSTOM
 from manyviews.training.build import resolve_views
-from manyviews.training.config import DEFAULT_BATCH_SIZE, Config, ConfigError
+from manyviews.training.config import CUSTOM_DATA, DEFAULT_BATCH_SIZE, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
 from manyviews.training.task import TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
@@ -108,7 +107,7 @@ def with_absolute_paths(config: Config) -> Config:
     path = as_path(config.data)
     return dataclasses.replace(
         config,
-        data=str(path.resolve()) if path and path.exists() and config.data != CUSTOM else config.data,
+        data=str(path.resolve()) if path and path.exists() and config.data != CUSTOM_DATA else config.data,
         class_list=None if config.class_list is None else config.class_list.expanduser().resolve(),
         init=None if config.init is None else config.init.expanduser().resolve(),
     )

@@ -33,7 +33,7 @@ from manyviews.models import (
     eval_mode,
 )
 from manyviews.training.build import build_encoder_config, build_transforms, fit_standardization, make_spec
-from manyviews.training.config import Config, ConfigError
+from manyviews.training.config import CUSTOM_DATA, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
 
@@ -267,7 +267,7 @@ def load_data(config: Config, source: DatasetDict | None = None) -> DatasetDict:
     """Load the data of a config, or take the user's, with at most `max_instances` training instances."""
     if source is not None:
         return limit_instances(source, config)
-    if config.data == CUSTOM:
+    if config.data == CUSTOM_DATA:
         raise ConfigError(
             "the data is an object of yours: pass it, as mv.train(DATASET, ...) or evaluate(data=DATASET)"
         )
