@@ -552,10 +552,10 @@ def test_resume_on_changed_data_raises(gaps: str, tmp_path: Path, monkeypatch: p
         ({"width_mult": 0.5}, "width_mult is for image views, got text audio video"),
         ({"per_view_batch_norm": True}, "per_view_batch_norm is for image views, got text audio video"),
         ({"separate_encoders": True}, "separate_encoders is for image views, got text audio video"),
-        ({"data": "photos"}, "transformer_layers is for sequence and text views, got image:4"),
+        ({"data": "photos"}, "transformer_layers is for sequence or text views, got image:4"),
         (
             {"data": "photos", "dropout": 0.5, **NO_TRANSFORMERS},
-            "dropout is for sequence and text and vector views, got image:4",
+            "dropout is for sequence or text or vector views, got image:4",
         ),
         ({"encoder": ("audio=transformer",)}, "no encoder 'transformer' for vector"),
         ({"encoder": ("smell=mlp",)}, "--encoder smell=mlp: there is no modality or kind 'smell', only audio, image, "),
