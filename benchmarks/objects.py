@@ -29,7 +29,10 @@ def compute_distance(shape: Tensor, p: Tensor, a: Tensor, b: Tensor) -> Tensor:
     x, y, z = p.abs().unbind(-1)
     radius, height = (x.square() + z.square()).sqrt(), p[..., 1]
     length = p.norm(dim=-1)
-    box = lambda u, v, w: torch.stack([x - u, y - v, z - w]).amax(0)  # noqa: E731
+
+    def box(u: Tensor, v: Tensor, w: Tensor) -> Tensor:
+        return torch.stack([x - u, y - v, z - w]).amax(0)
+
     bar = b * 0.35
     shifted = (p - torch.stack([a, 0 * a, 0 * a], -1) * p[..., :1].sign()).norm(dim=-1)
     distances = [
@@ -56,7 +59,10 @@ def render(shape: Tensor, sizes: Tensor, colors: Tensor, generator: torch.Genera
     p = torch.stack([xs, ys, torch.full_like(xs, -2.0)], -1).view(1, -1, 3).expand(count, -1, -1).clone()
     p[..., :2] += 0.3 * draw(count, 1, 2) - 0.15
     a, b = sizes[:, :1], sizes[:, 1:]
-    distance = lambda q: compute_distance(shape, q @ rotation, a, b)  # noqa: E731
+
+    def distance(q: Tensor) -> Tensor:
+        return compute_distance(shape, q @ rotation, a, b)
+
     for _ in range(STEPS):
         p[..., 2] += distance(p).clamp(-0.2, 0.3)
     hit = distance(p) < 0.05

@@ -265,7 +265,7 @@ def _get_resume_config(run: Run, config: Config | None) -> Config:
     config = with_absolute_paths(config)
     unset = [name for name, value in AUTO_FIELDS.items() if getattr(config, name) == value]
     config = dataclasses.replace(config, **{name: getattr(run.config, name) for name in unset}).with_loss_defaults()
-    if ViewSpec.parse(config.views).has_the_number(ViewSpec.parse(run.config.views)):
+    if ViewSpec.parse(config.views).is_short_for(ViewSpec.parse(run.config.views)):
         config = dataclasses.replace(config, views=run.config.views)
     if names := [name for name in run.config.list_changed_fields(config) if name != "epochs"]:
         changes = ", ".join(

@@ -72,8 +72,13 @@ class ViewSpec:
     def num_views(self) -> int:
         return sum(item.count for item in self.items)
 
-    def has_the_number(self, other: ViewSpec) -> bool:
-        """Return whether this is a number of views, and the other spec has so many of one modality."""
+    def is_short_for(self, other: ViewSpec) -> bool:
+        """Return whether this is a number of views, such as 4, and the other spec has so many of one modality.
+
+        Examples:
+            >>> ViewSpec.parse(["4"]).is_short_for(ViewSpec.parse(["image:4"]))
+            True
+        """
         match self.items, other.items:
             case [ModalityViews("", count)], [ModalityViews(_, same, 0)]:
                 return count == same
