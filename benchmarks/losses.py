@@ -1,14 +1,16 @@
 """Losses, forward and backward, at d = 128 in float32.
 
 The baselines are dense autograd of the same equation; three bare products of as many rows (Z Z^T, S Z, S^T Z), which a
-naive backward pass multiplies; the common loop over pairs of views; and public libraries, if installed. The loop and
-the libraries must return the same value as manyviews before they are timed.
+naive backward pass multiplies; the common loop over pairs of views; public libraries, if installed; and, for GRAM and
+TRIANGLE, the equation as its authors compute it, with (M, M, N, N) and (M, M, d) tensors. The loop, the libraries and
+the equations must return the same value as manyviews before they are timed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -22,7 +24,7 @@ from benchmarks.measure import (
     run_in_new_process,
     time_interleaved,
 )
-from manyviews.losses import get_loss
+from manyviews.losses import _contrast, get_loss
 
 D = 128
 SIZES = ((256, 2), (256, 4), (1024, 4), (2048, 4))
@@ -39,6 +41,8 @@ def measure(quick: bool) -> Iterator[Row | str]:
     for size in ((64, 4),) if quick else SIZES:
         yield from compare_with_dense(*size, seconds=0.1 if quick else 8.0)
     yield from compare_with_alternatives(quick)
+    yield from compare_with_released_ways(quick)
+    yield from compare_joint_losses(quick)
     yield from measure_memory((256, 512) if quick else (2048, 8192), LOSS_NAMES[:1] if quick else LOSS_NAMES)
 
 
@@ -46,8 +50,8 @@ def make_gradient_function(loss_fn: LossFunction, z: Tensor) -> Callable[[], obj
     return lambda: torch.autograd.grad(loss_fn(z), z)
 
 
-def make_embeddings(instances: int, views: int) -> Tensor:
-    return torch.randn(instances, views, D, generator=torch.Generator().manual_seed(0), requires_grad=True)
+def make_embeddings(instances: int, views: int, dim: int = D) -> Tensor:
+    return torch.randn(instances, views, dim, generator=torch.Generator().manual_seed(0), requires_grad=True)
 
 
 def make_product_function(z: Tensor) -> Callable[[], object]:
@@ -145,6 +149,85 @@ def compare_with_alternatives(quick: bool) -> Iterator[Row | str]:
             times = time_interleaved(functions, 0.1 if quick else 4.0)
             workload = f"`{name}`, {M:,} x {N}"
             yield make_time_row("losses", workload, baseline, times["manyviews"], times["alternative"])
+
+
+def compute_gram_of_all_pairs(z: Tensor) -> Tensor:
+    """GRAM from the determinants of M x M Gram matrices."""
+    u = normalize(z, dim=2)
+    instances, views, _ = u.shape
+    anchor, others = u[:, 0], u[:, 1:]
+    similarity = torch.einsum("id,jmd->ijm", anchor, others)
+    among_others = (others @ others.mT).expand(instances, instances, views - 1, views - 1)
+    top = torch.cat([torch.ones_like(similarity[:, :, :1]), similarity], 2)
+    bottom = torch.cat([similarity[..., None], among_others], 3)
+    matrices = torch.cat([top[:, :, None], bottom], 2)
+    return compute_cross_entropy(-torch.linalg.det(matrices).abs().sqrt() / 0.07)
+
+
+def compute_triangle_of_all_pairs(z: Tensor) -> Tensor:
+    """TRIANGLE from the sides of M x M triangles."""
+    u = normalize(z, dim=2)
+    a, b = u[:, None, 0] - u[:, 1], u[:, None, 0] - u[:, 2]
+    area = (a.square().sum(2) * b.square().sum(2) - (a * b).sum(2).square()) / 2
+    return compute_cross_entropy(-area / 0.07)
+
+
+def compute_cross_entropy(logits: Tensor) -> Tensor:
+    target = torch.arange(len(logits))
+    return sum(cross_entropy(x, target, label_smoothing=0.1) for x in (logits, logits.T)) / 2
+
+
+RELEASED_WAYS: dict[str, tuple[LossFunction, str, tuple[int, int, int], float, float]] = {
+    "gram": (compute_gram_of_all_pairs, "(M, M, N, N) determinants", (1024, 4, 128), 1 / 3, 1 / 10),
+    "triangle": (compute_triangle_of_all_pairs, "(M, M, d) sides", (512, 3, 512), 1.0, 1 / 20),
+}
+"""The equation as released, its large tensor, a size, and the bounds of time and memory."""
+
+
+def compare_with_released_ways(quick: bool) -> Iterator[Row]:
+    threads = torch.get_num_threads()
+    for name, (released, tensor, shape, max_time, max_memory) in RELEASED_WAYS.items():
+        size = (64, *shape[1:]) if quick else shape
+        workload, z, loss_fn = (
+            f"`{name}`, {size[0]:,} x {size[1]}, d = {size[2]}",
+            make_embeddings(*size),
+            get_loss(name),
+        )
+        torch.testing.assert_close(loss_fn(z), released(z), rtol=1e-4, atol=1e-4)
+        functions = {
+            "manyviews": make_gradient_function(loss_fn, z),
+            "released": make_gradient_function(released, z),
+        }
+        times = time_interleaved(functions, 0.1 if quick else 4.0)
+        yield make_time_row("losses", workload, tensor, times["manyviews"], times["released"], max_ratio=max_time)
+        costs = (run_in_new_process(measure_peak_of_way, name, way, size, threads) for way in functions)
+        yield make_memory_row("losses", f"memory of {workload}", tensor, *costs, max_ratio=max_memory)
+
+
+def measure_peak_of_way(name: str, way: str, size: tuple[int, int, int], threads: int) -> float:
+    """MB by which one forward and backward pass of manyviews or of the released way raises the peak memory."""
+    torch.set_num_threads(threads)
+    loss_fn = get_loss(name) if way == "manyviews" else RELEASED_WAYS[name][0]
+    # Several small tiles, so that all code is loaded before.
+    with patch.dict(_contrast.TILE_NUMEL, cpu=1):
+        make_gradient_function(loss_fn, make_embeddings(64, *size[1:]))()
+    z = make_embeddings(*size)
+    before = read_peak_memory()
+    make_gradient_function(loss_fn, z)()
+    return read_peak_memory() - before
+
+
+def compare_joint_losses(quick: bool) -> Iterator[Row]:
+    """Compare losses of all views with those of each view and the mean of the others, which have as many logits."""
+    M, N = (64, 4) if quick else (1024, 4)
+    z, seconds = make_embeddings(M, N), 0.1 if quick else 4.0
+    comparisons = {"symile": ("avg-infonce", 1.2), "mv-dhel+prod-dhel": ("prod-dhel", 1.1)}
+    comparisons |= {f"prod-{pair}": (f"avg-{pair}", 1.1) for pair in ("infonce", "ntxent", "dhel")}
+    for name, (baseline, max_ratio) in comparisons.items():
+        functions = {loss: make_gradient_function(get_loss(loss), z) for loss in (name, baseline)}
+        times = time_interleaved(functions, seconds)
+        workload = f"`{name}`, {M:,} x {N}"
+        yield make_time_row("losses", workload, f"`{baseline}`", times[name], times[baseline], max_ratio=max_ratio)
 
 
 def measure_peak_increase(name: str, instances: int, implementation: str, threads: int) -> float:

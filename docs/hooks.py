@@ -15,10 +15,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from manyviews.cli.losses_command import describe_cost
-from manyviews.losses import LOSSES, MultiViewLoss, check_principles
+from manyviews.losses import LOSSES, EnergyLoss, MultiViewLoss, check_principles
 
 torch.set_num_threads(1)
 
+VIEWS: dict[float, str] = {2: "exactly two", 3: "exactly three; some may be missing"}
 LOSS_PAGES = yaml.safe_load((Path(__file__).parent / "losses.yaml").read_text())
 """Title, equation in LaTeX, recommended use and paper of each loss, by name."""
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
@@ -54,18 +55,22 @@ def make_losses_table() -> str:
     lines = ["| loss | inner products | P1 | P2 | P3, terms | coupling |", "|---|---|---|---|---|---|"]
     for name in LOSS_PAGES:
         loss = LOSSES[name]()
-        report, marks = check_principles(loss), {True: "yes", False: "no"}
-        principles = f"{marks[report.simultaneous_alignment]} | {marks[report.accurate_energy]} | {report.terms}"
-        lines.append(f"| [`{name}`](losses/{name}.md) | {describe_cost(loss)} | {principles} | {report.coupling} |")
+        lines.append(f"| [`{name}`](losses/{name}.md) | {describe_cost(loss)} | {' | '.join(list_principles(loss))} |")
     return "\n".join(lines)
+
+
+def list_principles(loss: MultiViewLoss) -> tuple[str, ...]:
+    """The cells of a loss in the table of principles."""
+    if loss.audit_error:
+        return ("-",) * 4
+    report, marks = check_principles(loss), {True: "yes", False: "no"}
+    return marks[report.simultaneous_alignment], marks[report.accurate_energy], str(report.terms), report.coupling
 
 
 def make_loss_page(name: str) -> str:
     """The page of a loss in Markdown, from losses.yaml and the code."""
     entry, loss = LOSS_PAGES[name], LOSSES[name]()
     views = int(min(4, loss.max_views))
-    report = check_principles(loss, views=views)
-    marks = {True: "holds", False: "does not hold"}
     arguments = "z, labels=torch.arange(64) % 10" if name == "supcon" else "z"
     return f"""# {entry["title"]}
 
@@ -73,7 +78,7 @@ def make_loss_page(name: str) -> str:
 
 {format_equations(entry)}
 
-In code, in terms of the [positives P and energies A](../inside.md#p-and-a): `{loss.equation}`
+{format_released(entry)}{describe_code(loss)}: `{loss.equation}`
 
 ```python
 import torch, manyviews as mv
@@ -87,14 +92,9 @@ loss_fn({arguments}).backward()
 |---|---|
 | class | [`{type(loss).__name__}`](../api/losses.md#manyviews.losses.{type(loss).__name__}) |
 | inner products | {describe_cost(loss)}, for M instances and N views |
-| views | {"exactly two" if loss.max_views == 2 else "two or more; some may be missing"} |
-| P1, all views aligned at once | {marks[report.simultaneous_alignment]} |
-| P2, energy of a complete configuration | {marks[report.accurate_energy]} |
-| P3, terms of an instance at {views} views | {report.terms} |
-| coupling of alignment and uniformity | {report.coupling} |
+| views | {VIEWS.get(loss.max_views, "two or more; some may be missing")} |
+{format_principles(loss, views)}
 | reference | {entry["paper"]} |
-
-The principles are [measured](../paper.md#how-the-principles-are-measured) by differentiating the loss.
 
 ## Defaults
 
@@ -103,8 +103,33 @@ The principles are [measured](../paper.md#how-the-principles-are-measured) by di
 {format_defaults(loss)}
 
 The options are described in the [reference](../api/losses.md#manyviews.losses.{type(loss).__name__}); those
-common to all losses are described in [`MultiViewLoss`](../api/losses.md#manyviews.losses.MultiViewLoss).
+common to all losses are described in [`EnergyLoss`](../api/losses.md#manyviews.losses.EnergyLoss) (functions of P
+and A) and [`MultiViewLoss`](../api/losses.md#manyviews.losses.MultiViewLoss).
 """
+
+
+def describe_code(loss: MultiViewLoss) -> str:
+    is_function_of_energies = isinstance(loss, EnergyLoss)
+    return "In code" + (
+        ", in terms of the [positives P and energies A](../inside.md#p-and-a)" * is_function_of_energies
+    )
+
+
+def format_released(entry: dict[str, Any]) -> str:
+    return f"**Released code.** {entry['released'].strip()}\n\n" if "released" in entry else ""
+
+
+def format_principles(loss: MultiViewLoss, views: int) -> str:
+    """Table rows with the paper's principles, or why they do not apply."""
+    link = "[measured](../paper.md#how-the-principles-are-measured) by differentiating the loss"
+    if loss.audit_error:
+        return f"| P1, P2, P3, {link} | not applicable: {loss.audit_error} |"
+    report, marks = check_principles(loss, views=views), {True: "holds", False: "does not hold"}
+    return f"""| P1, all views aligned at once | {marks[report.simultaneous_alignment]} |
+| P2, energy of a complete configuration | {marks[report.accurate_energy]} |
+| P3, terms of an instance at {views} views | {report.terms} |
+| coupling of alignment and uniformity | {report.coupling} |
+| P1, P2, P3 and coupling are | {link} |"""
 
 
 def format_equations(entry: dict[str, Any]) -> str:
@@ -115,11 +140,16 @@ def format_defaults(loss: MultiViewLoss) -> str:
     """Table rows with the default options of a loss."""
     loss_class = type(loss)
     names = {
-        **inspect.signature(MultiViewLoss.__init__).parameters,
-        **inspect.signature(loss_class.__init__).parameters,
+        name: parameter
+        for parent in reversed(loss_class.__mro__)
+        if issubclass(parent, MultiViewLoss)
+        for name, parameter in inspect.signature(parent.__init__).parameters.items()
     }
-    temperature = torch.as_tensor(loss.temperature).detach()
-    values = {"temperature": round(float(temperature), 6), "learn_temperature": loss.log_temperature is not None}
+    values: dict[str, Any] = {"learn_temperature": loss.log_temperature is not None}
+    if loss.temperature is None:
+        del names["temperature"], names["learn_temperature"]
+    else:
+        values["temperature"] = round(float(torch.as_tensor(loss.temperature).detach()), 6)
     rows = []
     for name, parameter in names.items():
         if parameter.default is not inspect.Parameter.empty:

@@ -13,7 +13,7 @@ from manyviews.metrics import alignment, rankme, uniformity
 
 
 # Align each view with its most distant other view; uniformity within each view. P and A are (instances, views, views).
-class Hardest(mv.MultiViewLoss):
+class Hardest(mv.EnergyLoss):
     def formula(self, P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
         is_positive = P != -torch.inf  # undefined entries are -inf = log 0
         most_distant = -masked_logsumexp((-P).masked_fill(~is_positive, -torch.inf), 2)  # a smooth minimum
@@ -23,8 +23,8 @@ class Hardest(mv.MultiViewLoss):
 class Cheaper(Hardest):
     """The same loss: it reads only A[l,l], so required_energies saves a factor N of the products."""
 
-    def required_energies(self, views: int) -> torch.Tensor:
-        return torch.eye(views, dtype=torch.bool)
+    def required_energies(self, views: int) -> set[tuple[int, int]]:
+        return {(l, l) for l in range(views)}
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md"))
 )
-MEASURED = {"theorem", "principles"}
+MEASURED = {"theorem", "principles", "synergy"}
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -189,7 +189,8 @@ def of_ours(words: list[str]) -> str | None:
             return f"{name} has no {word}"
         if following.startswith("$") or following.isupper():
             continue
-        if word in ("--loss", "--losses") and following not in {*LOSSES, "pwe", "avg"}:
+        names = following.split("+") if word in ("--loss", "--losses") else ()
+        if any(part.rpartition("*")[2] not in {*LOSSES, "pwe", "avg"} for part in names):
             return f"no objective {following}"
         if word == "--recipe" and following not in RECIPES and not following.endswith(".yaml"):
             return f"no recipe {following}"

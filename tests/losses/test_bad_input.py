@@ -116,7 +116,7 @@ def test_instances_without_a_view_in_common_have_no_negatives() -> None:
 
 
 def test_a_formula_must_return_a_loss_for_each_instance() -> None:
-    class Mean(mv.MultiViewLoss):
+    class Mean(mv.EnergyLoss):
         def formula(self, P: torch.Tensor, A: torch.Tensor) -> torch.Tensor:
             return A.mean()
 
@@ -231,7 +231,7 @@ def test_supcon_without_labels_names_ntxent() -> None:
 
 
 def test_a_subclass_without_formula_is_an_error() -> None:
-    class Empty(mv.MultiViewLoss):
+    class Empty(mv.EnergyLoss):
         pass
 
     with pytest.raises(TypeError, match="Empty must define formula"):

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from manyviews.cli.losses_command import describe_cost
-from manyviews.losses import LOSSES, PrinciplesReport, check_principles, get_loss, masked_logsumexp, safe_logaddexp
+from manyviews.losses import PrinciplesReport, check_principles, get_loss, masked_logsumexp, safe_logaddexp
+from tests.losses.loss_by_name import ENERGY_LOSSES
 from tests.losses.reference import table_one_pwe
 
 
@@ -35,17 +36,17 @@ def test_mv_cl1_and_mv_cl2_have_a_term_for_each_view(views: int) -> None:
     assert check_principles(get_loss("mv-cl2"), views) == PrinciplesReport(True, True, views, "none")
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name not in ("siglip", "kcl", "dcl")])
+@pytest.mark.parametrize("name", [name for name in ENERGY_LOSSES if name not in ("siglip", "kcl", "dcl")])
 def test_two_view_losses_have_one_term_and_satisfy_the_principles(name: str) -> None:
     """With two views all losses are InfoNCE, NT-Xent or DHEL."""
     reports = check_principles(get_loss(name), views=2)
-    if not name.startswith("avg"):  # the second view is a mean of one view
+    if not name.startswith(("avg", "prod")):  # the second view is a mean or product of one view
         assert reports.simultaneous_alignment
         assert reports.terms == 1
         assert reports.accurate_energy
 
 
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", ENERGY_LOSSES)
 def test_report_does_not_depend_on_temperature(name: str) -> None:
     views = 2 if get_loss(name).max_views == 2 else 3
     assert check_principles(get_loss(name), views) == check_principles(get_loss(name, temperature=0.07), views)
@@ -98,6 +99,13 @@ def test_a_loss_of_two_views_is_checked_at_two_views() -> None:
     assert check_principles(get_loss("dhel")) == PrinciplesReport(True, True, 1, "none")
 
 
+@pytest.mark.parametrize("name", ["symile", "gram", "triangle", "pmrl", "mmcr", "emp-ssl", "lejepa"])
+def test_error_says_why_the_principles_cannot_be_measured(name: str) -> None:
+    loss = get_loss(name)
+    with pytest.raises(TypeError, match=f"principles of {type(loss).__name__} cannot be measured: {loss.audit_error}"):
+        check_principles(loss)
+
+
 def test_table_of_the_readme_equals_the_measured_principles() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", readme, re.MULTILINE)
@@ -109,4 +117,4 @@ def test_table_of_the_readme_equals_the_measured_principles() -> None:
         columns = [cell.split(", ") if "," in cell else [cell] * len(listed) for cell in cells]
         for name, p1, p2, terms, coupling in zip(listed, *columns, strict=True):
             documented[name] = PrinciplesReport(p1 == "✓", p2 == "✓", int(terms), coupling)
-    assert documented == {name: check_principles(get_loss(name)) for name in LOSSES}
+    assert documented == {name: check_principles(get_loss(name)) for name in ENERGY_LOSSES}

@@ -1,5 +1,6 @@
 """Several processes compute the loss and the averaged gradients of one process."""
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -10,6 +11,7 @@ from torch import distributed as dist
 from manyviews.losses import LOSSES, InverseMultiquadric, MultiViewLoss, get_loss
 from manyviews.losses._distributed import all_gather
 from tests.helpers.distributed import RankPool
+from tests.losses.loss_by_name import WITH_TEMPERATURE
 
 pytestmark = pytest.mark.distributed
 
@@ -29,7 +31,11 @@ class Case:
     def losses(self) -> dict[str, Callable[[], MultiViewLoss]]:
         losses: dict[str, Callable[[], MultiViewLoss]] = {}
         for name in LOSSES:
-            losses[name] = lambda name=name: get_loss(name, temperature=0.3, learn_temperature=True)
+            options = {"temperature": 0.3, "learn_temperature": True} if name in WITH_TEMPERATURE else {}
+            losses[name] = lambda name=name, options=options: get_loss(name, **options)
+        losses["symile of all combinations"] = lambda: get_loss("symile", negatives="all")
+        losses["mmcr with a local part"] = lambda: get_loss("mmcr", local_weight=0.1)
+        losses["gram of each instance"] = lambda: get_loss("gram", learn_temperature=True, reduction="none")
         losses["mv-infonce at 0.01"] = lambda: get_loss("mv-infonce", temperature=0.01, learn_temperature=True)
         losses["pvc dense"] = lambda: get_loss("pvc", learn_temperature=True, implementation="dense")
         losses["mv-dhel of another kernel"] = lambda: get_loss(
@@ -196,7 +202,7 @@ def test_without_gather_a_rank_uses_only_its_own_instances(two_ranks: RankPool) 
 
 def gather_permuted(rank: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
     x = (torch.arange(6.0) + 6 * rank).view(2, 3).requires_grad_()
-    gathered = all_gather(x, dist.group.WORLD)
+    gathered = all_gather(x)
     weights = (torch.arange(12.0) * (rank + 1)).view(3, 4)
     (gathered.T * weights).sum().backward()  # a gradient that is not contiguous
     return gathered.detach(), x.grad
@@ -208,3 +214,55 @@ def test_gathered_gradients_are_summed_even_when_permuted(two_ranks: RankPool) -
     for rank, (gathered, gradient) in enumerate(results):
         torch.testing.assert_close(gathered, torch.arange(12.0).view(4, 3))
         torch.testing.assert_close(gradient, summed[2 * rank : 2 * rank + 2])
+
+
+VARIANTS: dict[str, dict[str, object]] = {
+    "mv-dhel+0.5*prod-dhel": {},
+    "mv-dhel+0.5*prod-dhel, memory": {"memory_bank": 10},
+    "prod-ntxent, memory": {"memory_bank": 30},
+    "pvc, ids": {},
+    "kcl, ids, memory": {"memory_bank": 10},
+    "pwe-infonce, weights": {"pair_weights": [[0, 1, 2], [1, 0, 0], [2, 0, 0]]},
+    "mv-infonce, not checked": {"validate": False},
+    "mv-infonce, compiled": {},
+    "mv-dhel+0.5*prod-dhel, memory, compiled": {"memory_bank": 10},
+    "symile, compiled": {},
+}
+
+
+def compute_variants(rank: int, world: int) -> dict[str, dict[str, torch.Tensor]]:
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # the compiler itself warns
+        return {label: compute_variant(label, rank, world) for label in VARIANTS}
+
+
+def compute_variant(label: str, rank: int, world: int) -> dict[str, torch.Tensor]:
+    """Return the loss, gradients and state of the last of three steps with different embeddings."""
+    torch.compiler.reset()
+    case = Case()
+    size = len(case.x) // world
+    part = slice(rank * size, (rank + 1) * size)
+    loss_fn = get_loss(label.split(",", maxsplit=1)[0], learn_temperature=True, **VARIANTS[label])
+    call = torch.compile(loss_fn, backend="aot_eager", fullgraph=True) if "compiled" in label else loss_fn
+    for step in range(3):
+        weight = case.weight.roll(step, 0).requires_grad_()
+        ids = {"ids": case.labels[part] + 2 * step} if "ids" in label else {}
+        loss = call(case.x[part] @ weight, case.mask[part], **ids)
+        gradients = torch.autograd.grad(loss, [weight, *loss_fn.parameters()])
+    for gradient in gradients:
+        if world > 1:
+            dist.all_reduce(gradient)
+            gradient.div_(world)
+    return {"loss": loss.detach(), **{str(i): g for i, g in enumerate(gradients)}, **loss_fn.state_dict()}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_ids_memory_sums_and_compiled_losses_on_ranks(two_ranks: RankPool) -> None:
+    expected = compute_variants(0, 1)
+    for result in two_ranks.run(compute_variants):
+        for label, values in expected.items():
+            torch.testing.assert_close(
+                result[label], values, rtol=1e-5, atol=1e-6, msg=lambda m, label=label: f"{label}: {m}"
+            )

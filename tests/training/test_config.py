@@ -9,7 +9,7 @@ import yaml
 
 import manyviews as mv
 from manyviews.runs import Run
-from manyviews.training import RECIPES, Config, ConfigError, get_default_recipe, get_recipe, resolve_task
+from manyviews.training import RECIPES, Config, ConfigError, build_loss, get_default_recipe, get_recipe, resolve_task
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -30,7 +30,7 @@ def test_recipes_match_the_paper() -> None:
             r.optimizer,
             r.learning_rate,
             r.warmup_fraction,
-            r.temperature,
+            r.with_loss_defaults().temperature,
             r.image_size,
         )
 
@@ -242,3 +242,36 @@ def test_config_of_a_run_is_complete_and_a_valid_recipe(tmp_path: Path) -> None:
     assert Run.open(run.path) == run
     with pytest.raises(ConfigError, match=r"is not a run directory \(cannot read config\.yaml"):
         Run.open(tmp_path)
+
+
+def test_loss_options_are_typed_by_the_loss() -> None:
+    config = Config(loss="anchored", loss_options="anchor_view=1 pair_loss=dhel")
+    assert config.parse_loss_options() == {"anchor_view": 1, "pair_loss": "dhel"}
+    assert Config.from_yaml(config.to_yaml()) == config
+    loss = build_loss(Config(loss="emp-ssl", loss_options=("invariance_weight=20",)).with_loss_defaults())
+    assert loss.invariance_weight == 20.0
+    for name, options, message in (
+        ("anchored", "anchor=1", "anchored has no option 'anchor', only anchor_view, .* did you mean anchor_view"),
+        ("anchored", "anchor_view=x", "anchor_view of anchored must be an integer, got 'x'"),
+        ("anchored", "anchor_view", "loss_options takes NAME=VALUE, got 'anchor_view'"),
+        ("pvc", "aggregation=both", "aggregation of pvc must be one of geometric, arithmetic, got 'both'"),
+        ("mv-dhel", "temperature=1", "temperature is not one of the loss_options: use --temperature"),
+        ("emp-ssl", "invariance_weight=-1", "invariance_weight"),
+        ("mv-dhel+0.5*pvc", "aggregation=geometric", "has no option 'aggregation'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Config(loss=name, loss_options=options).check()
+
+
+def test_losses_without_temperature_refuse_one() -> None:
+    for name in ("mmcr", "emp-ssl", "lejepa"):
+        config = Config(loss=name).with_loss_defaults()
+        assert (config.temperature, config.learn_temperature) == (None, False)
+        build_loss(config)
+        with pytest.raises(ConfigError, match=f"{name} has no temperature: use --temperature None"):
+            Config(loss=name, temperature=0.5).check()
+    assert Config(loss="mv-dhel+0.5*prod-dhel").with_loss_defaults().temperature == 0.5
+    # The parts have temperatures of their own.
+    mixed = Config(loss="mv-dhel+symile").with_loss_defaults()
+    assert mixed.temperature is None
+    assert [part.temperature for part in build_loss(mixed).parts] == [0.5, 0.07]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manyviews.loading import EpochBatches
-from manyviews.utils import permute
+from manyviews.utils import hash_key, permute
 
 
 @given(st.integers(1, 3000), st.integers(0, 2**40), st.integers(0, 100))
@@ -35,3 +35,10 @@ def test_epoch_batches_are_slices_of_the_permutation() -> None:
     assert len(batches) == 5
     assert torch.equal(torch.cat(list(batches)), order[:20])
     assert len(EpochBatches(10**12, 4096, seed=0, epoch=0)) == 10**12 // 4096
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=4))
+def test_a_key_of_ints_has_the_hash_of_a_key_of_tensors(key: list[int]) -> None:
+    expected = hash_key(*[torch.tensor(part) for part in key])
+    assert hash_key(*key) == expected
+    assert hash_key(*key[:-1], torch.tensor(key[-1])) == expected

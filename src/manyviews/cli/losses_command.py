@@ -19,20 +19,28 @@ def losses_command(views: int = 4) -> None:
         table.add_column(name, no_wrap=name in ("name", "cost"), justify="right" if name == "P3" else "left")
     for name, make_loss in mv.losses.LOSSES.items():
         loss = make_loss()
-        report = mv.losses.check_principles(loss, views=int(min(views, loss.max_views)))
-        principles = ("✓" if holds else "✗" for holds in (report.simultaneous_alignment, report.accurate_energy))
-        table.add_row(name, loss.equation, describe_cost(loss), *principles, str(report.terms), report.coupling)
+        table.add_row(name, loss.equation, describe_cost(loss), *_describe_principles(loss, views))
     console = Console()
     if not console.is_terminal:
         console = Console(width=132)
     console.print(table, markup=False)
 
 
+def _describe_principles(loss: mv.MultiViewLoss, views: int) -> tuple[str, ...]:
+    if loss.audit_error:
+        return ("-",) * 4
+    report = mv.losses.check_principles(loss, views=int(min(views, loss.max_views)))
+    marks = ("✓" if holds else "✗" for holds in (report.simultaneous_alignment, report.accurate_energy))
+    return *marks, str(report.terms), report.coupling
+
+
 def describe_cost(loss: mv.MultiViewLoss) -> str:
     """Format how the number of inner products grows, from the energies that the loss requires."""
+    if not isinstance(loss, mv.EnergyLoss):
+        return loss.cost
     if loss.max_views == 2:
         return "M²"
-    few, many = (int(loss.required_energies(views).sum()) for views in (8, 16))
+    few, many = (len(loss.required_energies(views)) for views in (8, 16))
     return "M² N²" if many > 3 * few else "M² N"
 
 
@@ -40,4 +48,5 @@ _LEGEND = """\
 M instances, N views. P positives, A energies (N, N); LSE log-sum-exp, (+) logaddexp, off all l != m.
 Measured by differentiating each loss at {views} views (2 for two-view losses): P1 all views are aligned
 simultaneously, P2 the energy covers all pairs of points, P3 number of terms per instance, and the coupling
-of alignment and uniformity."""
+of alignment and uniformity. They do not apply (-) to losses that are not functions of P and A: those of all
+views at once (symile, gram, triangle, pmrl) and those without pairs of instances (mmcr, emp-ssl, lejepa)."""

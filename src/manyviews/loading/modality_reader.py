@@ -69,7 +69,12 @@ class ModalityReader:
                 local = rows.to(pixels.device)
                 crops.append(
                     transform.crop(
-                        pixels[local], views=count, seed=self.seed, epoch=epoch, index=local, first_view=first_view
+                        pixels.index_select(0, local),
+                        views=count,
+                        seed=self.seed,
+                        epoch=epoch,
+                        index=local,
+                        first_view=first_view,
                     )
                 )
             else:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import accumulate
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, autograd
+from torch import Tensor
 from torch import distributed as dist
+from torch.func import vjp
 
 MAX_SAFE_LOGIT = {torch.float32: 40.0, torch.float64: 300.0}
 """Largest |f| for which sums of exp(f) and their inverses stay far from overflow and underflow."""
@@ -22,6 +23,32 @@ MAX_SAFE_LOGIT = {torch.float32: 40.0, torch.float64: 300.0}
 SQRT_LOG2_E = math.sqrt(math.log2(math.e))
 
 KernelFunction = Callable[..., Tensor]
+"""f(similarity, *parameters), elementwise."""
+_REGISTERED: list[RegisteredKernel] = []
+
+
+class RegisteredKernel(NamedTuple):
+    """A function of similarities with a number: an operator takes numbers, not functions."""
+
+    function: KernelFunction
+    number: int
+
+
+def register_kernel(function: KernelFunction) -> RegisteredKernel:
+    """Return the function with its number in this process."""
+    for registered in _REGISTERED:
+        if registered.function == function:
+            return registered
+    _REGISTERED.append(RegisteredKernel(function, len(_REGISTERED)))
+    return _REGISTERED[-1]
+
+
+def get_registered_kernel(number: int) -> RegisteredKernel:
+    return _REGISTERED[number]
+
+
+IDENTITY = register_kernel(torch.clone)
+"""f(s) = s."""
 
 
 class Tile(NamedTuple):
@@ -57,18 +84,10 @@ class Tile(NamedTuple):
 class TileAccumulator:
     """Base class; the values of a tile have the shape (i, m, j)."""
 
-    large_tensors: ClassVar[tuple[str, ...]] = ("rows",)
-
-    def __init__(self, rows: Tensor, mask: Tensor | None) -> None:
+    def __init__(self, rows: Tensor, mask: Tensor | None, ids: Tensor | None) -> None:
         self.rows = rows
         self.missing = None if mask is None else ~mask.T
-
-    def release_tensors(self) -> tuple[Tensor, ...]:
-        """Detach and return the large tensors, so that autograd can own them (`save_for_backward`)."""
-        return tuple(vars(self).pop(name) for name in self.large_tensors)
-
-    def restore_tensors(self, *tensors: Tensor) -> None:
-        vars(self).update(zip(self.large_tensors, tensors, strict=True))
+        self.ids = ids
 
     def row_block(self, tile: Tile) -> Tensor:
         return self.rows[tile.row_view, tile.rows]
@@ -77,8 +96,10 @@ class TileAccumulator:
         return self.rows[tile.col_views, tile.cols].flatten(0, 1)
 
     def mask_excluded_(self, values: Tensor, tile: Tile, fill: float) -> Tensor:
-        """Fill in place the pairs of an instance with itself and of missing views."""
-        if tile.has_self_pairs:
+        """Fill in place the pairs of an instance with itself or one of the same id, and of missing views."""
+        if self.ids is not None:
+            values.masked_fill_(self.ids[tile.rows, None, None] == self.ids[tile.cols], fill)
+        elif tile.has_self_pairs:
             values.diagonal(dim1=0, dim2=2).fill_(fill)
         if self.missing is not None:
             values.masked_fill_(self.missing[tile.row_view, tile.rows, None, None], fill)
@@ -89,16 +110,14 @@ class TileAccumulator:
 class SharedExpAccumulator(TileAccumulator):
     """log sum exp, with one exponential for both sides."""
 
-    large_tensors = ("rows", "cache")
-
-    def __init__(self, x: Tensor, mask: Tensor | None, tiles: list[Tile], cache_bytes: int) -> None:
+    def __init__(self, x: Tensor, mask: Tensor | None, ids: Tensor | None, tiles: list[Tile], cache: Tensor) -> None:
         rows = x.new_empty(x.shape[1], x.shape[0], x.shape[2])
-        super().__init__(torch.mul(x.transpose(0, 1), SQRT_LOG2_E, out=rows), mask)
+        super().__init__(torch.mul(x.detach().transpose(0, 1), SQRT_LOG2_E, out=rows), mask, ids)
         sizes = [math.prod(tile.shape) for tile in tiles]
-        ends = [end for end in accumulate(sizes) if end * x.element_size() <= cache_bytes]
+        ends = [end for end in accumulate(sizes) if end <= len(cache)]
         self.cache_offsets = {tile.origin: end for tile, end in zip(tiles, ends, strict=False)}
         # Allocating memory costs more than the arithmetic in it, so each buffer is allocated once.
-        self.cache = x.new_empty(ends[-1] if ends else 0)
+        self.cache = cache
         self.max_tile_numel = max(sizes, default=0)
         self.workspace = x.new_empty(self.max_tile_numel)
 
@@ -118,10 +137,9 @@ class SharedExpAccumulator(TileAccumulator):
         if not tile.symmetric:
             col_sums += values.sum(0)
 
-    def finish(self, total: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        del self.workspace
-        if group is not None:
-            dist.all_reduce(total, group=group)
+    def finish(self, total: Tensor, distributed: bool) -> Tensor:
+        if distributed:
+            dist.all_reduce(total)
         return total.log_()
 
     def start_backward(self, weight: Tensor, energies: Tensor) -> None:
@@ -129,7 +147,7 @@ class SharedExpAccumulator(TileAccumulator):
         inverse = torch.exp(-energies.masked_fill(energies == -torch.inf, torch.inf))
         self.row_weight = weight * inverse
         self.col_weight = self.row_weight.permute(2, 0, 1).contiguous()
-        self.weight_buffer, self.workspace = self.rows.new_empty(2, self.max_tile_numel)
+        self.weight_buffer = self.rows.new_empty(self.max_tile_numel)
 
     def similarity_grad(self, tile: Tile) -> Tensor:
         weight = _take_tail_view(self.weight_buffer, tile)
@@ -141,7 +159,6 @@ class SharedExpAccumulator(TileAccumulator):
         return weight.mul_(values)
 
     def finish_backward(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        del self.row_weight, self.col_weight, self.weight_buffer, self.workspace
         return (gradient.div_(SQRT_LOG2_E),)
 
 
@@ -149,9 +166,15 @@ class StableAccumulator(TileAccumulator):
     """Sum of f, or log sum exp f with a running maximum of each sum."""
 
     def __init__(
-        self, x: Tensor, mask: Tensor | None, kernel_fn: KernelFunction, parameters: tuple[Tensor, ...], log_space: bool
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        ids: Tensor | None,
+        kernel_fn: KernelFunction,
+        parameters: tuple[Tensor, ...],
+        log_space: bool,
     ) -> None:
-        super().__init__(x.transpose(0, 1).contiguous(), mask)
+        super().__init__(x.detach().transpose(0, 1).contiguous(), mask, ids)
         self.kernel_fn = kernel_fn
         self.parameters = parameters
         self.log_space = log_space
@@ -174,16 +197,15 @@ class StableAccumulator(TileAccumulator):
             else:
                 sums.add_(values.sum(dim))
 
-    def finish(self, total: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        if group is not None:
+    def finish(self, total: Tensor, distributed: bool) -> Tensor:
+        if distributed:
             if self.log_space:
                 local, self.running_max = self.running_max, self.running_max.clone()
-                dist.all_reduce(self.running_max, dist.ReduceOp.MAX, group)
+                dist.all_reduce(self.running_max, dist.ReduceOp.MAX)
                 total *= _exp_sub_max(local, self.running_max)
-            dist.all_reduce(total, group=group)
+            dist.all_reduce(total)
         if self.log_space:
             total.log_().add_(self.running_max)
-        del self.running_max
         return total
 
     def start_backward(self, weight: Tensor, energies: Tensor) -> None:
@@ -192,27 +214,35 @@ class StableAccumulator(TileAccumulator):
         self.gradients = [torch.zeros_like(p) for p in self.parameters]
 
     def similarity_grad(self, tile: Tile) -> Tensor:
-        leaves = [self.similarities(tile), *(p.detach() for p in self.parameters)]
-        with torch.enable_grad():
-            values = self.kernel_fn(*(leaf.requires_grad_() for leaf in leaves))
+        # Autograd is not available in an operator, `vjp` is.
+        values, differentiate, *_ = vjp(self.kernel_fn, self.similarities(tile), *self.parameters)
         row_weight, col_weight = _get_row_col_slices(tile, self.weight)
         if self.log_space:
-            logs = self.mask_excluded_(values.detach().clone(), tile, self.fill)
+            logs = self.mask_excluded_(values.clone(), tile, self.fill)
             row_energies, col_energies = _get_row_col_slices(tile, self.energies)
             grad_out = row_weight[:, :, None] * torch.exp(logs - row_energies[:, :, None])
             grad_out += col_weight * torch.exp(logs - col_energies)
         else:
             grad_out = self.mask_excluded_(row_weight[:, :, None] + col_weight, tile, 0.0)
-        similarity_grad, *gradients = autograd.grad(values, leaves, grad_out)
+        similarity_grad, *gradients = differentiate(grad_out)
         for total, gradient in zip(self.gradients, gradients, strict=True):
             # A tile that is its own transpose contains each pair twice.
             total.add_(gradient, alpha=0.5 if tile.symmetric else 1.0)
         return similarity_grad
 
     def finish_backward(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        gradients = self.gradients
-        del self.weight, self.energies, self.gradients
-        return (gradient, *gradients)
+        return (gradient, *self.gradients)
+
+
+def count_cached_values(tiles: list[Tile], max_values: int) -> int:
+    """Return the number of values of the first tiles that fit in a cache of `max_values`."""
+    count = 0
+    for tile in tiles:
+        size = math.prod(tile.shape)
+        if count + size > max_values:
+            break
+        count += size
+    return count
 
 
 def _get_row_col_slices(tile: Tile, tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from manyviews.losses._distributed import all_gather, check_ranks_agree, encode_inputs
+from manyviews.losses._distributed import all_gather, check_ranks_agree, encode_inputs, has_ranks
+
+if TYPE_CHECKING:
+    from manyviews.losses.base import MultiViewLoss
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 STACK_HINT = "pass separate views as a list, loss([z1, z2])"
@@ -21,50 +24,54 @@ class NonFiniteInputError(ValueError):
 
 
 class GatheredBatch(NamedTuple):
-    """Unit embeddings (M, N, d), mask (M, N) and labels (M,) of all ranks."""
+    """Embeddings (M, N, d), mask (M, N), labels (M,) and ids (M,) of all ranks."""
 
     z: Tensor
     mask: Tensor | None
     labels: Tensor | None
-    group: dist.ProcessGroup | None
+    ids: Tensor | None
+    validate: bool
+    """Values may be read on the host."""
+    is_distributed: bool
 
     def local_shard(self, values: Tensor) -> Tensor:
         """Return the part of this rank in a tensor with one value per instance."""
-        if self.group is None:
-            return values
-        return values.chunk(dist.get_world_size(self.group))[dist.get_rank(self.group)]
+        return values.chunk(dist.get_world_size())[dist.get_rank()] if self.is_distributed else values
 
 
 def normalize_and_gather(
-    z: Tensor | Sequence[Tensor],
-    mask: Tensor | None,
-    labels: Tensor | None,
-    temperature: float | Tensor,
-    options: str,
-    group: dist.ProcessGroup | None,
+    loss: MultiViewLoss, z: Tensor | Sequence[Tensor], mask: Tensor | None, labels: Tensor | None, ids: Tensor | None
 ) -> GatheredBatch:
-    """Check a batch, normalize it in float32 or float64, and gather it.
+    """Check a batch, convert it to float32 or float64, normalize it, and gather it.
 
-    `options` identifies the loss: it must be the same on all ranks, as must the temperature.
+    If values are checked, loss, options and temperature must be the same on all ranks.
     """
+    is_distributed = loss.gather_distributed and has_ranks()
+    validate = True if loss.validate is None else loss.validate
     try:
-        check_temperature(temperature)
         z = stack_views(z)
-        check_embeddings(z, mask, labels)
-        unit_z = normalize_embeddings(z, mask)
+        check_embeddings(z, mask, labels, ids)
+        if loss.validate is None:
+            validate = z.device.type == "cpu" and not torch.compiler.is_compiling()
+        if validate and loss.temperature is not None:
+            check_temperature(loss.temperature)
+        local = convert_embeddings(z, mask, loss.normalize, validate)
     except (TypeError, ValueError):
-        if group is not None:
-            check_ranks_agree(None, False, group)
+        if is_distributed and validate:
+            check_ranks_agree(None, False)
         raise
-    if group is not None:
-        inputs = encode_inputs(z, labels, temperature, options)
-        if check_ranks_agree(inputs, mask is not None, group) and mask is None:
-            mask = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
-        unit_z = all_gather(unit_z, group)
-        mask = None if mask is None else all_gather(mask, group)
-        labels = None if labels is None else all_gather(labels, group)
-    check_has_pairs(unit_z, mask, labels)
-    return GatheredBatch(unit_z, mask, labels, group)
+    if is_distributed:
+        if validate:
+            inputs = encode_inputs(z, labels, ids, loss.temperature, loss.options_text)
+            if check_ranks_agree(inputs, mask is not None) and mask is None:
+                mask = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
+        local = all_gather(local)
+        mask, labels, ids = (None if tensor is None else all_gather(tensor) for tensor in (mask, labels, ids))
+    if len(local) < 2:
+        raise ValueError(f"instances must be >= 2, got {len(local)}: there are no negatives")
+    if validate and mask is not None:
+        check_has_pairs(mask, has_labels=labels is not None)
+    return GatheredBatch(local, mask, labels, ids, validate, is_distributed)
 
 
 def stack_views(z: Tensor | Sequence[Tensor]) -> Tensor:
@@ -86,8 +93,10 @@ def stack_views(z: Tensor | Sequence[Tensor]) -> Tensor:
     return torch.stack(list(z), 1)
 
 
-def check_embeddings(z: Tensor, mask: Tensor | None = None, labels: Tensor | None = None) -> None:
-    """Check the types, shapes and devices of embeddings (M, N, d), mask (M, N) and labels (M,)."""
+def check_embeddings(
+    z: Tensor, mask: Tensor | None = None, labels: Tensor | None = None, ids: Tensor | None = None
+) -> None:
+    """Check the types, shapes and devices of embeddings (M, N, d), mask (M, N), labels (M,) and ids (M,)."""
     if not isinstance(z, Tensor):
         raise TypeError(f"embeddings must be a torch.Tensor, got {type(z).__name__}")
     shape = tuple(z.shape)
@@ -104,10 +113,11 @@ def check_embeddings(z: Tensor, mask: Tensor | None = None, labels: Tensor | Non
             hint = f": {STACK_HINT}" if isinstance(mask, Tensor) and mask.shape == z.shape else ""
             raise TypeError(f"mask must be a bool tensor (instances, views), got {_describe_dtype(mask)}{hint}")
         _check_fits("mask", mask, "(instances, views)", z.shape[:2], z.device)
-    if labels is not None:
-        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.is_complex():
-            raise TypeError(f"labels must be an integer tensor (instances,), got {_describe_dtype(labels)}")
-        _check_fits("labels", labels, "(instances,)", z.shape[:1], z.device)
+    for name, value in (("labels", labels), ("ids", ids)):
+        if value is not None:
+            if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
+                raise TypeError(f"{name} must be an integer tensor (instances,), got {_describe_dtype(value)}")
+            _check_fits(name, value, "(instances,)", z.shape[:1], z.device)
 
 
 def _check_dtype(z: Tensor) -> None:
@@ -126,8 +136,11 @@ def _check_fits(name: str, value: Tensor, dims: str, shape: torch.Size, device: 
         raise ValueError(f"the {name} tensor is on {value.device} but the embeddings are on {device}")
 
 
-def normalize_embeddings(z: Tensor, mask: Tensor | None) -> Tensor:
-    """Return unit vectors in float32 (or float64), 0 for missing views; raise for NaN, inf and zero vectors."""
+def convert_embeddings(z: Tensor, mask: Tensor | None, normalize: bool, validate: bool) -> Tensor:
+    """Return the embeddings in float32 (or float64), 0 for missing views, as unit vectors if `normalize`.
+
+    NaN, inf and, if `normalize`, zero vectors are an error if `validate`, otherwise NaN.
+    """
     if z.dtype in (torch.float16, torch.bfloat16):
         z = z.float()
     if mask is not None:
@@ -136,11 +149,15 @@ def normalize_embeddings(z: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None:
         norms = norms.masked_fill(~mask[:, :, None], 1.0)
     # Squares of shorter vectors lose precision.
-    min_norm = 1e3 * math.sqrt(torch.finfo(z.dtype).tiny)
-    if norms.numel():
+    min_norm = 1e3 * math.sqrt(torch.finfo(z.dtype).tiny) if normalize else -1.0
+    if validate and norms.numel():
         low, high = torch.stack(norms.detach().aminmax()).tolist()
         if not (low > min_norm and high < math.inf):  # NaN too
             raise NonFiniteInputError(_describe_bad_embedding(z.detach(), norms.detach().squeeze(2), min_norm))
+    if not normalize:
+        return z
+    if not validate:
+        norms = torch.where((norms > min_norm) & (norms < math.inf), norms, torch.nan)
     return z / norms
 
 
@@ -159,18 +176,14 @@ def _describe_bad_embedding(z: Tensor, norms: Tensor, min_norm: float) -> str:
     return f"embeddings are too {extreme} for the norm of a vector in {z.dtype}, {location}"
 
 
-def check_has_pairs(z: Tensor, mask: Tensor | None, labels: Tensor | None) -> None:
+def check_has_pairs(mask: Tensor, has_labels: bool) -> None:
     """Check that there are positives (an instance with two views) and negatives (another instance)."""
-    if mask is None:
-        if len(z) < 2:
-            raise ValueError(f"instances must be >= 2, got {len(z)}: there are no negatives")
-        return
     views = mask.sum(1)
-    max_views, num_nonempty = torch.stack([views.max(), (views > 0).sum()]).tolist() if len(z) else (0, 0)
-    if max_views < 2 and labels is None:
+    max_views, num_nonempty = torch.stack([views.max(), (views > 0).sum()]).tolist()
+    if max_views < 2 and not has_labels:
         raise ValueError("no instance has two views: there are no positives")
     if num_nonempty < 2:
-        raise ValueError(f"only {num_nonempty} of {len(z)} instances have a view: there are no negatives")
+        raise ValueError(f"only {num_nonempty} of {len(mask)} instances have a view: there are no negatives")
 
 
 def check_temperature(temperature: float | Tensor) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, autograd
 
-from manyviews.losses._accumulate import KernelFunction
+from manyviews.losses._accumulate import IDENTITY, RegisteredKernel
 from manyviews.losses._masked import masked_logsumexp
+from manyviews.losses._tiled import Pairs
 
 
 def compute_similarities(x: Tensor) -> Tensor:
@@ -44,30 +45,30 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def compute_dense_energies(
     x: Tensor,
-    required: Tensor,
+    required: Pairs,
     mask: Tensor | None = None,
     *,
-    kernel_fn: KernelFunction | None = None,
+    ids: Tensor | None = None,
+    kernel: RegisteredKernel = IDENTITY,
     parameters: tuple[Tensor, ...] = (),
     log_space: bool = True,
 ) -> Tensor:
     """Compute energies (M, N, N) with plain autograd; the arguments are those of `compute_tiled_energies`."""
     instances, views, _ = x.shape
     fill = -torch.inf if log_space else 0.0
-    self_mask = torch.eye(instances, dtype=torch.bool, device=x.device)
+    same_instance = torch.eye(instances, dtype=torch.bool, device=x.device) if ids is None else ids[:, None] == ids
     energies = []
-    for view, row in enumerate(required.tolist()):
-        other_views = [m for m in range(views) if row[m]]
+    for view in range(views):
+        other_views = [m for m in range(views) if (view, m) in required]
         if not other_views:
             energies.append(x.new_full((instances, views), fill))
             continue
-        keys = x[:, other_views].transpose(0, 1).flatten(0, 1)
+        keys = torch.cat([x[:, m] for m in other_views])
         values = matmul(x[:, view], keys.T).view(instances, len(other_views), instances)
-        if kernel_fn is not None:
-            values = kernel_fn(values, *parameters)
-        excluded = self_mask[:, None]
+        values = kernel.function(values, *parameters)
+        excluded = same_instance[:, None]
         if mask is not None:
-            excluded = excluded | ~mask[:, other_views].T | ~mask[:, view, None, None]
+            excluded = excluded | ~torch.stack([mask[:, m] for m in other_views]) | ~mask[:, view, None, None]
         values = values.masked_fill(excluded, fill)
         energy = masked_logsumexp(values, 2) if log_space else values.sum(2)
         columns = dict(zip(other_views, energy.unbind(1), strict=True))

@@ -9,49 +9,49 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Any
 
 import torch
-from torch import Tensor, autograd
+from torch import Tensor
 from torch import distributed as dist
 
 _DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.int32, torch.int16]
 
 
-def _all_gather(out: Tensor, x: Tensor, group: dist.ProcessGroup) -> None:
+def _gather(x: Tensor) -> Tensor:
+    gathered = x.new_empty(dist.get_world_size() * len(x), *x.shape[1:])
     # torch 2.13 renamed the function and deprecated the old name; a build without distributed has neither.
-    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(out, x, group=group)
+    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(gathered, x.contiguous())
+    return gathered
 
 
-def get_process_group(enabled: bool) -> dist.ProcessGroup | None:
-    """Return the group to gather over, or None for a single process."""
-    if enabled and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-        return dist.group.WORLD
-    return None
+def has_ranks() -> bool:
+    """Return whether there are other ranks to gather from."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def encode_inputs(z: Tensor, labels: Tensor | None, temperature: float | Tensor, options: str) -> list[int]:
+def encode_inputs(
+    z: Tensor, labels: Tensor | None, ids: Tensor | None, temperature: float | Tensor | None, options: str
+) -> list[int]:
     """Encode the inputs of a loss as integers that must be equal on all ranks; `options` identifies the loss."""
-    dtypes = [-1 if tensor is None else _get_dtype_code(tensor) for tensor in (z, labels)]
-    temperature = float(torch.as_tensor(temperature).detach())
-    packed = hashlib.sha256(options.encode()).digest()[:8], struct.pack("d", temperature)
+    dtypes = [-1 if tensor is None else _get_dtype_code(tensor) for tensor in (z, labels, ids)]
+    number = -1.0 if temperature is None else float(torch.as_tensor(temperature).detach())
+    packed = hashlib.sha256(options.encode()).digest()[:8], struct.pack("d", number)
     codes = [int.from_bytes(data, "little", signed=True) for data in packed]
-    return [*z.shape, dtypes[0], z.requires_grad and torch.is_grad_enabled(), dtypes[1], *codes]
+    return [*z.shape, dtypes[0], z.requires_grad and torch.is_grad_enabled(), *dtypes[1:], *codes]
 
 
-def check_ranks_agree(inputs: list[int] | None, has_mask: bool, group: dist.ProcessGroup) -> bool:
+def check_ranks_agree(inputs: list[int] | None, has_mask: bool) -> bool:
     """Raise on every rank if one has invalid inputs (None) or inputs that differ; True if any rank has a mask.
 
     Collective: call it on every rank, also on the one that is about to raise.
     """
-    encoded = [0] * 10 if inputs is None else [1, has_mask, *inputs]
-    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    encoded = [0] * (5 + len(_MUST_AGREE)) if inputs is None else [1, has_mask, *inputs]
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     packed = torch.tensor([int(value) for value in encoded], device=device)
-    gathered = packed.new_empty(dist.get_world_size(group) * len(packed))
-    _all_gather(gathered, packed, group)
+    gathered = _gather(packed)
     if inputs is None:
         return False
-    local_rank, per_rank = dist.get_rank(group), gathered.view(-1, len(packed)).tolist()
+    local_rank, per_rank = dist.get_rank(), gathered.view(-1, len(packed)).tolist()
     for rank, (is_valid, _, *remote) in enumerate(per_rank):
         if not is_valid:
             raise ValueError(f"invalid input on rank {rank} (see the error of that rank)")
@@ -70,6 +70,7 @@ _MUST_AGREE = (
     "the dtype of embeddings",
     "requires_grad",
     "labels (their dtype, and whether they are given)",
+    "ids (their dtype, and whether they are given)",
     "the loss and its options",
     "the temperature (if it is learned, average its gradient over ranks)",
 )
@@ -79,28 +80,38 @@ def _get_dtype_code(tensor: Tensor) -> int:
     return _DTYPES.index(tensor.dtype) if tensor.dtype in _DTYPES else len(_DTYPES)
 
 
-class _AllGather(autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group, ctx.length = group, len(x)
-        gathered = x.new_empty(dist.get_world_size(group) * len(x), *x.shape[1:])
-        _all_gather(gathered, x.contiguous(), group)
-        return gathered
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        grad = grad.contiguous()
-        if dist.get_backend(ctx.group) == "nccl":
-            local = grad.new_empty(ctx.length, *grad.shape[1:])
-            reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-            reduce_scatter(local, grad, group=ctx.group)
-            return local, None
-        summed = grad.clone()
-        dist.all_reduce(summed, group=ctx.group)
-        return summed.split(ctx.length)[dist.get_rank(ctx.group)], None
+# Operators, so that a compiled loss has no graph break here.
+@torch.library.custom_op("manyviews::all_gather", mutates_args=())
+def _all_gather(x: Tensor) -> Tensor:
+    return _gather(x)
 
 
-def all_gather(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+@torch.library.custom_op("manyviews::reduce_scatter", mutates_args=())
+def _reduce_scatter(x: Tensor) -> Tensor:
+    length, x = len(x) // dist.get_world_size(), x.contiguous()
+    if dist.get_backend() == "nccl":
+        local = x.new_empty(length, *x.shape[1:])
+        (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(local, x)
+        return local
+    summed = x.clone()
+    dist.all_reduce(summed)
+    return summed.split(length)[dist.get_rank()].clone()
+
+
+@_all_gather.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(dist.get_world_size() * len(x), *x.shape[1:])
+
+
+@_reduce_scatter.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(len(x) // dist.get_world_size(), *x.shape[1:])
+
+
+_all_gather.register_autograd(lambda _, grad: _reduce_scatter(grad))
+
+
+def all_gather(x: Tensor) -> Tensor:
     """Concatenate the tensors of all ranks, in rank order; the gradient is summed over ranks."""
-    gathered: Tensor = _AllGather.apply(x, group)
+    gathered: Tensor = _all_gather(x)
     return gathered

@@ -8,15 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.nn.functional import softplus
 
-from manyviews.losses._accumulate import KernelFunction
+from manyviews.losses._accumulate import KernelFunction, register_kernel
 from manyviews.losses._batch import GatheredBatch
 from manyviews.losses._masked import masked_logsumexp, masked_mean, safe_logaddexp
-from manyviews.losses.base import MultiViewLoss, disable_autocast
+from manyviews.losses._memory_bank import BankViews
+from manyviews.losses._tiled import Pairs
+from manyviews.losses.base import disable_autocast
+from manyviews.losses.energy import (
+    EnergyLoss,
+    compute_positives_and_energies,
+    list_cross_view_pairs,
+    list_same_view_pairs,
+)
 from manyviews.losses.kernels import Gaussian, Kernel, PositiveKernel
-from manyviews.losses.multiview import NTXentLoss, PairLoss, PairwiseLoss, make_view_diagonal
+from manyviews.losses.multiview import NTXentLoss, PairLoss, PairwiseLoss
 
 
 class AnchoredLoss(PairwiseLoss):
@@ -47,11 +54,14 @@ class AnchoredLoss(PairwiseLoss):
             raise ValueError(f"anchor_view must be the index of a view (an integer >= 0), got {anchor_view}")
         self.anchor_view = anchor_view
 
-    def positive_pairs(self, views: int) -> Tensor:
+    def list_pairs(self, views: int) -> Pairs:
         if self.anchor_view >= views:
             raise ValueError(f"anchor_view must be < {views}, the number of views, got {self.anchor_view}")
-        is_anchor = torch.arange(views) == self.anchor_view
-        return is_anchor[:, None] ^ is_anchor
+        return {(l, m) for l, m in list_cross_view_pairs(views) if self.anchor_view in (l, m)}
+
+    def positive_pairs(self, views: int, device: torch.device | None = None) -> Tensor:
+        is_anchor = torch.arange(views, device=device) == self.anchor_view
+        return super().positive_pairs(views, device) & (is_anchor[:, None] ^ is_anchor)
 
 
 class SupConLoss(NTXentLoss):
@@ -67,12 +77,19 @@ class SupConLoss(NTXentLoss):
     equation = "NT-Xent, the mean over all views of all instances of the label"
     gaussian_only = "the sum over a class is computed with inner products"
 
-    def forward(self, z: Tensor | Sequence[Tensor], mask: Tensor | None = None, labels: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        z: Tensor | Sequence[Tensor],
+        mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        *,
+        ids: Tensor | None = None,
+    ) -> Tensor:
         with disable_autocast(z):
-            batch = self.prepare(z, mask, labels)
+            batch = self.prepare(z, mask, labels, ids)
             if batch.labels is None:
                 raise ValueError("SupConLoss requires labels=labels: without labels use NTXentLoss (ntxent)")
-            P, A = self.compute_positives_and_energies(batch)
+            ((P, A),) = compute_positives_and_energies([self], batch)
             energy = masked_logsumexp(safe_logaddexp(P, A), 2)
             similarity, count = self._mean_class_similarity(batch)
             losses = masked_mean(energy - similarity, count > 0, 1)
@@ -83,16 +100,19 @@ class SupConLoss(NTXentLoss):
         assert batch.labels is not None
         z = self.scale_by_temperature(batch.z)
         mask = torch.ones_like(z[:, :, 0]) if batch.mask is None else batch.mask.to(z)
-        classes, index = batch.labels.unique(return_inverse=True)
+        # Consecutive numbers of the labels, by sorting: `unique` would stop the device to know how many there are.
+        ordered, order = batch.labels.sort()
+        rank = (ordered[1:] != ordered[:-1]).long().cumsum(0)
+        index = torch.zeros_like(order).scatter(0, order[1:], rank)
         # The inner product is linear: the sum over a class is the product with the sum of the class.
-        class_sums = z.new_zeros(len(classes), z.shape[2]).index_add(0, index, z.sum(1))
-        class_sizes = z.new_zeros(len(classes)).index_add(0, index, mask.sum(1))
+        class_sums = z.new_zeros(len(z), z.shape[2]).index_add(0, index, z.sum(1))
+        class_sizes = z.new_zeros(len(z)).index_add(0, index, mask.sum(1))
         class_similarity = (z * (class_sums[index][:, None] - z)).sum(2)
         count = (class_sizes[index][:, None] - 1) * mask
         return class_similarity / count.clamp_min(1), count
 
 
-class DCLLoss(MultiViewLoss):
+class DCLLoss(EnergyLoss):
     """Decoupled contrastive loss: NT-Xent without the positives in the denominator.
 
     Examples:
@@ -106,7 +126,7 @@ class DCLLoss(MultiViewLoss):
         return masked_mean(energy[:, :, None] - P, P != -torch.inf, (1, 2))
 
 
-class SigLIPLoss(MultiViewLoss):
+class SigLIPLoss(EnergyLoss):
     """Sigmoid loss of all pairs of views: an independent binary classification of each pair.
 
     P is the logit of a positive, A the sum of softplus(logit) over negatives. Temperature and bias
@@ -134,14 +154,17 @@ class SigLIPLoss(MultiViewLoss):
         super().__init__(temperature, learn_temperature=learn, **options)
         self.bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learn_temperature is not False)
 
-    def required_energies(self, views: int) -> Tensor:
-        return ~make_view_diagonal(views)
+    def required_energies(self, views: int) -> Pairs:
+        return list_cross_view_pairs(views)
 
     def compute_log_kernel(self, similarity: Tensor) -> Tensor:
         return similarity + self.bias.to(similarity)
 
-    def get_kernel_function(self) -> tuple[KernelFunction | None, tuple[Tensor, ...]]:
-        return lambda s, bias: softplus(s + bias), (self.bias,)
+    def make_kernel_function(self) -> KernelFunction:
+        return _softplus_logit
+
+    def kernel_parameters(self, like: Tensor) -> tuple[Tensor, ...]:
+        return (self.bias.to(like),)
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         return masked_mean(softplus(-P) + A, P != -torch.inf, (1, 2))
@@ -150,7 +173,14 @@ class SigLIPLoss(MultiViewLoss):
         return f"{super().extra_repr()}, bias={float(self.bias.detach()):g}"
 
 
-class KernelContrastiveLoss(MultiViewLoss):
+_ONE = register_kernel(torch.ones_like)
+
+
+def _softplus_logit(similarity: Tensor, bias: Tensor) -> Tensor:
+    return softplus(similarity + bias)
+
+
+class KernelContrastiveLoss(EnergyLoss):
     """Kernel contrastive loss of any number of views: means of kernels instead of logarithms of sums.
 
     P is the kernel of a positive, A the mean kernel over negatives of the same view. Any kernel is allowed; only a
@@ -183,25 +213,26 @@ class KernelContrastiveLoss(MultiViewLoss):
     def check_kernel(self, kernel: Kernel) -> Kernel:
         return kernel if hasattr(kernel, "value") else super().check_kernel(kernel)
 
-    def required_energies(self, views: int) -> Tensor:
-        return make_view_diagonal(views)
+    def required_energies(self, views: int) -> Pairs:
+        return list_same_view_pairs(views)
 
     def scale_by_temperature(self, z: Tensor) -> Tensor:
         return z
 
-    def get_kernel_function(self) -> tuple[KernelFunction | None, tuple[Tensor, ...]]:
-        if isinstance(self.kernel, PositiveKernel):
-            return self.kernel.value, (self._temperature_tensor(),)
-        return self.kernel.value, ()
+    def make_kernel_function(self) -> KernelFunction:
+        return self.kernel.value
+
+    def kernel_parameters(self, like: Tensor) -> tuple[Tensor, ...]:
+        return (self.temperature_tensor(like),) if isinstance(self.kernel, PositiveKernel) else ()
 
     def compute_energies(
-        self, z: Tensor, mask: Tensor | None, required: Tensor, group: dist.ProcessGroup | None
+        self, x: Tensor, mask: Tensor | None, required: Pairs, batch: GatheredBatch, bank: BankViews | None = None
     ) -> Tensor:
-        sums = super().compute_energies(z, mask, required, group)
-        if mask is None:
-            return sums / (len(z) - 1)
-        count = mask.sum(0) - mask.long()
-        return sums / count.clamp_min(1)[:, None, :]
+        sums = super().compute_energies(x, mask, required, batch, bank)
+        if mask is None and batch.ids is None and bank is None:
+            return sums / (len(x) - 1)
+        count = self.sum_kernel(_ONE, (), x.detach(), mask, required, batch, bank)
+        return sums / count.clamp_min(1)
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         is_positive = P != -torch.inf

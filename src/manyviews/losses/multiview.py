@@ -4,6 +4,8 @@
 which negatives are used. MV-InfoNCE, MV-DHEL, MV-CL1 and MV-CL2 are four settings of it. `extra.py` has more losses.
 """
 
+import math
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,16 +14,20 @@ from torch.nn.functional import normalize
 
 from manyviews.losses._batch import check_choice
 from manyviews.losses._masked import masked_logsumexp, masked_mean, masked_sum, safe_logaddexp
-from manyviews.losses.base import MultiViewLoss
+from manyviews.losses._tiled import Pairs
+from manyviews.losses.energy import (
+    EnergyLoss,
+    list_all_pairs,
+    list_cross_view_pairs,
+    list_same_view_pairs,
+)
+from manyviews.losses.kernels import Gaussian
 
 ViewReduction = Literal["logsumexp", "mean", "sum"]
 Negatives = Literal["cross_view", "same_view", "all"]
 PairLoss = Literal["infonce", "ntxent", "dhel"]
 Aggregation = Literal["geometric", "arithmetic"]
-
-
-def make_view_diagonal(views: int) -> Tensor:
-    return torch.eye(views, dtype=torch.bool)
+Combination = Literal["mean", "product"]
 
 
 def _reduce_views(logs: Tensor, reduction: ViewReduction) -> Tensor:
@@ -32,7 +38,7 @@ def _reduce_views(logs: Tensor, reduction: ViewReduction) -> Tensor:
     return masked_mean(logs, valid, 1) if reduction == "mean" else masked_sum(logs, valid, 1)
 
 
-class MultiViewContrastiveLoss(MultiViewLoss):
+class MultiViewContrastiveLoss(EnergyLoss):
     """The paper's framework: alignment and uniformity, each summed over views inside or outside the log.
 
     Args:
@@ -63,9 +69,9 @@ class MultiViewContrastiveLoss(MultiViewLoss):
         reductions = {"logsumexp": "LSE_l", "mean": "mean_l", "sum": "sum_l"}
         self.equation = f"-{reductions[alignment]} LSE_{{m!=l}} P[l,m] + {reductions[uniformity]} {energy}"
 
-    def required_energies(self, views: int) -> Tensor:
-        same = make_view_diagonal(views)
-        return {"cross_view": ~same, "same_view": same, "all": same | ~same}[self.negatives]
+    def required_energies(self, views: int) -> Pairs:
+        list_pairs = {"cross_view": list_cross_view_pairs, "same_view": list_same_view_pairs, "all": list_all_pairs}
+        return list_pairs[self.negatives](views)
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         if self.negatives == "same_view":
@@ -73,7 +79,7 @@ class MultiViewContrastiveLoss(MultiViewLoss):
         else:
             energy = safe_logaddexp(P, A)
             if self.negatives == "cross_view":
-                energy = energy.masked_fill(make_view_diagonal(P.shape[1]).to(P.device), -torch.inf)
+                energy = energy.masked_fill(torch.eye(P.shape[1], dtype=torch.bool, device=P.device), -torch.inf)
             energy = masked_logsumexp(energy, 2)
         uniformity = _reduce_views(energy, self.uniformity)
         # An instance without negatives contributes only its alignment.
@@ -132,14 +138,18 @@ class MVCL2Loss(MultiViewContrastiveLoss):
         super().__init__("mean", uniformity, "same_view", temperature, **options)
 
 
-class PairwiseLoss(MultiViewLoss):
+class PairwiseLoss(EnergyLoss):
     """pwe: a loss of two views, averaged over all pairs of views.
 
     Args:
         pair_loss: the loss of two views: "infonce", "ntxent" or "dhel".
+        pair_weights: weights (N, N) >= 0 of the pairs of views (l, m), as a tensor or nested lists: the loss is the
+            weighted mean of its terms, without those of weight 0. Default: all equal.
 
     Examples:
         >>> loss = PairwiseLoss("ntxent")(torch.randn(8, 4, 16))  # (instances, views, dim)
+        >>> weights = [[0, 2, 1], [2, 0, 0], [1, 0, 0]]  # text-audio counts twice as much as text-video
+        >>> loss = PairwiseLoss("infonce", pair_weights=weights)(torch.randn(8, 3, 16))
     """
 
     equations: ClassVar[dict[str, str]] = {
@@ -149,16 +159,50 @@ class PairwiseLoss(MultiViewLoss):
     }
     _pair_description: ClassVar[str] = "l != m"
 
-    def __init__(self, pair_loss: PairLoss = "ntxent", temperature: float | Tensor = 0.5, **options: Any) -> None:
+    def __init__(
+        self,
+        pair_loss: PairLoss = "ntxent",
+        temperature: float | Tensor = 0.5,
+        *,
+        pair_weights: Tensor | Sequence[Sequence[float]] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(temperature, **options)
         check_choice("pair_loss", pair_loss, PairLoss)
         self.pair_loss = pair_loss
+        # Plain numbers: part of the loss's options, and known while it is compiled.
+        self.pair_weights = None if pair_weights is None else _check_pair_weights(pair_weights)
         self.equation = self.equations[pair_loss] + f", {self._pair_description}"
 
-    def required_energies(self, views: int) -> Tensor:
-        pairs = self.positive_pairs(views)
-        same = make_view_diagonal(len(pairs)) & pairs.any(1)
-        return {"infonce": pairs, "ntxent": pairs | same, "dhel": same}[self.pair_loss]
+    def list_pairs(self, views: int) -> Pairs:
+        """Return the pairs of views with a term in the loss."""
+        return list_cross_view_pairs(views)
+
+    def get_weights(self, views: int) -> tuple[tuple[float, ...], ...]:
+        """Return the weight of each pair of views (l, m)."""
+        pairs, weights = self.list_pairs(views), self.pair_weights
+        if weights is not None and len(weights) != views:
+            raise ValueError(f"pair_weights must be ({views}, {views}) for {views} views, got {len(weights)} rows")
+        return tuple(
+            tuple(0.0 if (l, m) not in pairs else 1.0 if weights is None else weights[l][m] for m in range(views))
+            for l in range(views)
+        )
+
+    def positive_pairs(self, views: int, device: torch.device | None = None) -> Tensor:
+        positive = super().positive_pairs(views, device)
+        return positive if self.pair_weights is None else positive & (self._make_weights(views, positive) > 0)
+
+    def _make_weights(self, views: int, like: Tensor) -> Tensor:
+        dtype = like.dtype if like.is_floating_point() else torch.float32
+        return torch.tensor(self.get_weights(views), dtype=dtype, device=like.device)
+
+    def required_energies(self, views: int) -> Pairs:
+        pairs = {(l, m) for l, m in self.list_pairs(views) if self._has_weight(l, m)}
+        same = {(view, view) for pair in pairs for view in pair}
+        return {"infonce": pairs, "ntxent": pairs | {(l, l) for l, _ in pairs}, "dhel": same}[self.pair_loss]
+
+    def _has_weight(self, l: int, m: int) -> bool:
+        return self.pair_weights is None or max(l, m) >= len(self.pair_weights) or self.pair_weights[l][m] > 0
 
     def has_negatives(self, P: Tensor, A: Tensor) -> Tensor:
         positive = P != -torch.inf
@@ -173,7 +217,29 @@ class PairwiseLoss(MultiViewLoss):
         else:
             same = torch.where(same != -torch.inf, same, 0.0)
             energy = same[:, :, None] + same[:, None, :]
-        return masked_mean(energy - P, P != -torch.inf, (1, 2))
+        is_positive = P != -torch.inf
+        if self.pair_weights is None:
+            return masked_mean(energy - P, is_positive, (1, 2))
+        weights = torch.where(is_positive, self._make_weights(P.shape[1], P), 0.0)
+        terms = torch.where(is_positive, energy - P, 0.0)
+        return (weights * terms).sum((1, 2)) / weights.sum((1, 2)).clamp_min(torch.finfo(P.dtype).tiny)
+
+
+def _check_pair_weights(weights: Tensor | Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+    expected = "pair_weights must be (N, N) finite numbers >= 0, some off the diagonal > 0"
+    try:
+        rows = weights.tolist() if isinstance(weights, Tensor) else weights
+        table = tuple(tuple(float(weight) for weight in row) for row in rows)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{expected}, got {weights!r}") from error
+    if any(len(row) != len(table) for row in table):
+        raise ValueError(f"{expected}, got {len(table)} rows of {', '.join(str(len(row)) for row in table)}")
+    values = [weight for row in table for weight in row]
+    if not all(0 <= weight < math.inf for weight in values) or not any(
+        table[l][m] for l, m in list_cross_view_pairs(len(table))
+    ):
+        raise ValueError(f"{expected}, got {table}")
+    return table
 
 
 class InfoNCELoss(PairwiseLoss):
@@ -203,54 +269,88 @@ class DHELLoss(PairwiseLoss):
 
 
 class LeaveOneOutLoss(PairwiseLoss):
-    """avg: a loss of two views between each view and the mean of the others.
+    """avg and prod: a loss of two views between each view and a combination of the others.
+
+    The mean is a sum of pairs of views. The elementwise product is not: it sees what only all views together show, such
+    as c = a XOR b, and nothing that only a pair shows (see `WeightedSumLoss` for both).
 
     Args:
         pair_loss: the loss of two views: "infonce", "ntxent" or "dhel".
+        combine: "mean" of the other views (the paper's avg), or "product": their elementwise product, normalized.
         normalize_mean: normalize the mean. The paper's equation does not; the released code, like the default, does so
             only for DHEL, whose energy is defined for points on the sphere.
 
     Examples:
         >>> loss = LeaveOneOutLoss("dhel")(torch.randn(8, 4, 16))  # (instances, views, dim)
+        >>> loss = LeaveOneOutLoss("dhel", combine="product")(torch.randn(8, 3, 16))
     """
-
-    _pair_description = "m the mean of the others"
-    gaussian_only = "the means of views are off the sphere, where other kernels are not defined"
 
     def __init__(
         self,
         pair_loss: PairLoss = "ntxent",
         temperature: float | Tensor = 0.5,
         *,
+        combine: Combination = "mean",
         normalize_mean: bool | None = None,
         **options: Any,
     ) -> None:
+        check_choice("combine", combine, Combination)
+        if options.get("pair_weights") is not None:
+            raise ValueError("LeaveOneOutLoss does not have pairs of views: pair_weights must be None")
         super().__init__(pair_loss, temperature, **options)
+        if combine == "product" and normalize_mean is not None:
+            raise ValueError(f"normalize_mean is an option of combine='mean', got {normalize_mean}")
+        self.combine = combine
         self.normalize_mean = pair_loss == "dhel" if normalize_mean is None else normalize_mean
+        if combine == "mean" and not self.normalize_mean and not isinstance(self.kernel, Gaussian):
+            reason = "means of views are off the sphere, where other kernels are not defined (see normalize_mean)"
+            raise ValueError(f"LeaveOneOutLoss requires Gaussian(), got {self.kernel}: {reason}")
+        self.equation = f"{self.equations[pair_loss]}, m the {combine} of the others"
 
-    def positive_pairs(self, views: int) -> Tensor:
-        """Return the pairs of view l and the mean of the others, which is view N + l."""
-        return make_view_diagonal(2 * views).roll(views, 1)
+    @property
+    def expansion(self) -> Hashable:  # type: ignore[override]
+        return self.combine if self.combine == "product" else (self.combine, self.normalize_mean)
+
+    def list_pairs(self, views: int) -> Pairs:
+        """Return the pairs of view l and the combination of the others, which is view N + l."""
+        return {pair for l in range(views) for pair in ((l, views + l), (views + l, l))}
+
+    def positive_pairs(self, views: int, device: torch.device | None = None) -> Tensor:
+        return torch.eye(2 * views, dtype=torch.bool, device=device).roll(views, 1)
 
     def expand_views(self, z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        others = z.sum(1, keepdim=True) - z
-        if mask is None:
-            count = others.new_full((1, z.shape[1]), z.shape[1] - 1)
-        else:
-            count = (mask.sum(1, keepdim=True) - mask.to(z)) * mask
-            others = others * (count > 0)[:, :, None]
-            mask = torch.cat([mask, count > 0], 1)
-        means = others / count.clamp_min(1)[:, :, None]
-        if self.normalize_mean:
-            # A mean of zero has no direction: it is replaced by a constant unit vector, without a gradient.
-            length = means.norm(dim=2, keepdim=True)
-            fallback_direction = torch.zeros_like(means[0, 0]).index_fill_(0, torch.tensor(0, device=z.device), 1.0)
-            means = torch.where(length > 1e-6, means, fallback_direction)
-            means = self.scale_by_temperature(normalize(means, dim=2))
-        return torch.cat([z, means], 1), mask
+        has_others = None
+        if mask is not None:
+            has_others = (mask.sum(1, keepdim=True) > 1) & mask
+            mask = torch.cat([mask, has_others], 1)
+        combined = self._multiply_others(z, mask) if self.combine == "product" else self._average_others(z, mask)
+        if self.combine == "product" or self.normalize_mean:
+            # A vector of zero has no direction: it is replaced by a constant unit vector, without a gradient.
+            length = torch.linalg.vector_norm(combined.detach(), dim=2, keepdim=True)
+            fallback_direction = (torch.arange(z.shape[2], device=z.device) == 0).to(z)
+            combined = normalize(torch.where(length > 1e-6, combined, fallback_direction), dim=2)
+        if has_others is not None:
+            combined = combined * has_others[:, :, None]
+        return torch.cat([z, combined], 1), mask
+
+    def _average_others(self, z: Tensor, mask: Tensor | None) -> Tensor:
+        count = z.shape[1] - 1 if mask is None else (mask[:, : z.shape[1]].sum(1) - 1).clamp_min(1)[:, None, None]
+        return (z.sum(1, keepdim=True) - z) / count
+
+    def _multiply_others(self, z: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the products of all other views: of those before, times those after, as a division could be by 0."""
+        factors = z * math.sqrt(z.shape[2])  # entries of about 1, so that products do not underflow
+        if mask is not None:
+            factors = torch.where(mask[:, : z.shape[1], None], factors, 1.0)
+        views = factors.unbind(1)
+        before, after = [torch.ones_like(views[0])], [torch.ones_like(views[0])]
+        for first, last in zip(views[:-1], views[:0:-1], strict=True):
+            before.append(before[-1] * first)
+            after.append(after[-1] * last)
+        return torch.stack([a * b for a, b in zip(before, reversed(after), strict=True)], 1)
 
 
-class NTXentLoss(MultiViewLoss):
+class NTXentLoss(EnergyLoss):
     """NT-Xent with several positives: each against all other views of all instances.
 
     Examples:
@@ -264,7 +364,7 @@ class NTXentLoss(MultiViewLoss):
         return masked_mean(energy[:, :, None] - P, P != -torch.inf, (1, 2))
 
 
-class PVCLoss(MultiViewLoss):
+class PVCLoss(EnergyLoss):
     """Poly-view contrastive loss with the geometric or, with `aggregation="arithmetic"`, arithmetic mean of positives.
 
     The loss is a mean over instances, views and positives, so that it equals NT-Xent for two views; the paper's

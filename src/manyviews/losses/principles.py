@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
 from manyviews.losses.base import MultiViewLoss
+from manyviews.losses.energy import EnergyLoss
 
 DOMINANT_LOG_GAP = 40.0
 """Difference of logarithms at which the smaller term is negligible."""
@@ -62,6 +63,9 @@ def check_principles(
     """
     if not callable(loss):
         raise TypeError(f"loss must be a MultiViewLoss or a function of P and A, got {loss!r}: use get_loss(...)")
+    if isinstance(loss, MultiViewLoss) and not isinstance(loss, EnergyLoss):
+        reason = loss.audit_error or "it is not a function of P and A"
+        raise TypeError(f"the principles of {type(loss).__name__} cannot be measured: {reason}")
     max_views = loss.max_views if isinstance(loss, MultiViewLoss) else math.inf
     views = int(min(4, max_views)) if views is None else views
     if views < 2:
@@ -70,7 +74,7 @@ def check_principles(
         raise ValueError(f"{type(loss).__name__} is a loss of {max_views} views, got {views}")
     pairs = ~torch.eye(views, dtype=torch.bool)
     formula: Callable[[Tensor, Tensor], Tensor] = loss
-    if isinstance(loss, MultiViewLoss):
+    if isinstance(loss, EnergyLoss):
         formula, pairs = loss.formula, loss.positive_pairs(views)
     default = _differentiate(formula, pairs, energy_offset=1.0)
     with_large_energies = _differentiate(formula, pairs, energy_offset=DOMINANT_LOG_GAP)

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss
 
-from manyviews.losses._distributed import all_gather, get_process_group
+from manyviews.losses._distributed import all_gather, has_ranks
 
 
 class SupervisedLoss(nn.Module):
@@ -17,9 +17,8 @@ class SupervisedLoss(nn.Module):
 
     def forward(self, predictions: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss of predictions (B, classes) and labels (B,), or (B, 1) and regression targets (B,)."""
-        group = get_process_group(True)
-        if group is not None:
-            predictions, labels = all_gather(predictions, group), all_gather(labels, group)
+        if has_ranks():
+            predictions, labels = all_gather(predictions), all_gather(labels)
         if labels.is_floating_point():
             return l1_loss(predictions[:, 0], labels.to(predictions))
         return cross_entropy(predictions, labels)

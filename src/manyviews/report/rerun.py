@@ -112,7 +112,10 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
         description["loss"] = "supervised: a linear layer on all modalities is trained with labels"
     else:
         learned = " (learned)" if config.learn_temperature else ""
-        description["loss"] = f"{config.loss}, temperature {_format_value(config.temperature)}{learned}"
+        parts = [config.loss, *(text.replace("=", " ") for text in config.loss_options)]
+        if config.temperature is not None:
+            parts.append(f"temperature {_format_value(config.temperature)}{learned}")
+        description["loss"] = ", ".join(parts)
         description["embedding"] = f"{config.embed_dim} dimensions"
     description["training"] = (
         f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}, "

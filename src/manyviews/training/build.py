@@ -11,7 +11,6 @@ from torch import Tensor
 
 from manyviews.data import Column, Dataset, DatasetDict, Features, Images, compute_statistics
 from manyviews.loading import ViewSpec
-from manyviews.losses import get_loss
 from manyviews.models import (
     CUSTOM,
     ENCODERS,
@@ -159,8 +158,8 @@ def resolve_optimization(config: Config, *, is_image_only: bool, is_small: bool 
         learning_rate = SMALL_DATA_LEARNING_RATE
     temperature = config.temperature
     if temperature is None and is_small and config.loss != CUSTOM:
-        default = float(get_loss(config.loss, learn_temperature=False).temperature)
-        temperature = min(SMALL_DATA_TEMPERATURE, default)
+        default = config.with_loss_defaults().temperature
+        temperature = None if default is None else min(SMALL_DATA_TEMPERATURE, default)
     return dataclasses.replace(
         config,
         optimizer=optimizer,

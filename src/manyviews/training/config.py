@@ -12,9 +12,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal
 
 import yaml
+from torch import Tensor
 
 from manyviews.loading import ViewSpec, count_instances_per_batch
-from manyviews.losses import get_loss
+from manyviews.losses import MultiViewLoss, get_loss, list_loss_options
 from manyviews.models import CUSTOM, Stem, check_encoder_name
 from manyviews.transforms import SimCLRTransform
 from manyviews.utils import Device, describe_type, parse_yaml, suggest
@@ -129,12 +130,14 @@ class Config:
     """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only). Default: random."""
 
     loss: str = "mv-dhel"
-    """Name of the loss; `manyviews losses` lists all."""
+    """Name of the loss, or a weighted sum such as mv-dhel+0.5*prod-dhel; `manyviews losses` lists all."""
+    loss_options: tuple[str, ...] = ()
+    """Options of the loss as NAME=VALUE, such as anchor_view=1. Default: those of the loss."""
     released_variant: bool = False
     """Use the loss as in the authors' released code where that differs from the paper's equation."""
     temperature: float | None = None
-    """Temperature of the loss. Default: that of the loss, usually 0.5, and at most 0.2 for small data of sequences
-    alone (up to 2,000 training instances)."""
+    """Temperature of the loss; some losses have none. Default: that of the loss, usually 0.5, and at most 0.2 for small
+    data of sequences alone (up to 2,000 training instances)."""
     learn_temperature: bool | None = None
     """Learn the temperature (and SigLIP's bias). Default: that of the loss."""
     supervised: bool = False
@@ -240,6 +243,7 @@ class Config:
             if self.num_views or not self.batch_counts_views:
                 _ = self.instances_per_batch  # raises if it is less than 2
             self.check_num_views()
+            self.check_temperature()
             for text in self.encoder:
                 if "=" not in text:
                     check_encoder_name("image", text)
@@ -257,7 +261,7 @@ class Config:
 
     def check_num_views(self) -> None:
         """Raise a ConfigError if the loss cannot use this number of views; 0 means that it is not known yet."""
-        max_views = 0 if self.loss == CUSTOM else get_loss(self.loss).max_views
+        max_views = 0 if self.loss == CUSTOM else self.build_default_loss().max_views
         count = self.num_views
         if count == 1 and not self.supervised:
             (item,) = ViewSpec.parse(self.views).items
@@ -265,6 +269,52 @@ class Config:
             raise ConfigError(f"at least two views are required, got {self.views[0]}: try --views {twice}")
         if count > max_views > 0 and not self.supervised:
             raise ConfigError(f"{self.loss} supports {max_views} views, got {count}: try pwe-{self.loss}")
+
+    def check_temperature(self) -> None:
+        """Raise a ConfigError if the loss has no temperature and the config sets one."""
+        if self.supervised or self.loss == CUSTOM or not (self.temperature or self.learn_temperature):
+            return
+        if not _list_temperatures(self.build_default_loss()):
+            options = ", ".join(f"{name}=" for name in list_loss_options(self.loss))
+            raise ConfigError(
+                f"{self.loss} has no temperature: use --temperature None --learn-temperature None"
+                + (f"; --loss-options takes {options}" if options else "")
+            )
+
+    def parse_loss_options(self) -> dict[str, Any]:
+        """Parse `loss_options` by the types of the loss's options.
+
+        Examples:
+            >>> Config(loss="anchored", loss_options="anchor_view=1 pair_loss=dhel").parse_loss_options()
+            {'anchor_view': 1, 'pair_loss': 'dhel'}
+        """
+        if not self.loss_options:
+            return {}
+        if self.loss == CUSTOM:
+            raise ConfigError("loss_options are for losses by name: set the options of your own loss yourself")
+        kinds, options = list_loss_options(self.loss), {}
+        for text in self.loss_options:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise ConfigError(f"loss_options takes NAME=VALUE, got {text!r}")
+            if name in ("temperature", "learn_temperature"):
+                raise ConfigError(f"{name} is not one of the loss_options: use --{name.replace('_', '-')}")
+            if name not in kinds:
+                known = f", only {', '.join(kinds)}" if kinds else ""
+                raise ConfigError(f"{self.loss} has no option {name!r}{known}{suggest(name, kinds)}")
+            try:
+                options[name] = _coerce(kinds[name], yaml.safe_load(value))
+            except (TypeError, ValueError, KeyError, yaml.YAMLError):
+                kind = _name_type(kinds[name]) if _has_name(kinds[name]) else "set in Python"
+                raise ConfigError(f"{name} of {self.loss} must be {kind}, got {value!r}") from None
+        return options
+
+    def build_default_loss(self, **options: Any) -> MultiViewLoss:
+        """Build the loss with its options, and with its own default temperature."""
+        try:
+            return get_loss(self.loss, **self.parse_loss_options(), **options)
+        except TypeError as error:
+            raise ConfigError(str(error)) from error
 
     def with_loss_defaults(self) -> Config:
         """Fill in the loss's default for the temperature, and for whether it is learned.
@@ -277,10 +327,15 @@ class Config:
         if self.loss == CUSTOM:
             return self
         temperature, learned = self.temperature, self.learn_temperature
-        if temperature is None:
-            temperature = float(get_loss(self.loss, learn_temperature=False).temperature)
+        loss = self.build_default_loss()
         if learned is None:
-            learned = get_loss(self.loss).log_temperature is not None
+            learned = any(name.endswith("log_temperature") for name, _ in loss.named_parameters())
+        if temperature is None:
+            if any(isinstance(value, Tensor) for value in _list_temperatures(loss)):
+                loss = self.build_default_loss(learn_temperature=False)
+            temperatures = {float(value) for value in _list_temperatures(loss)}
+            # The parts of a sum may have temperatures of their own.
+            temperature = temperatures.pop() if len(temperatures) == 1 else None
         return dataclasses.replace(self, temperature=temperature, learn_temperature=learned)
 
     def to_plain(self) -> dict[str, Any]:
@@ -320,6 +375,13 @@ class Config:
     def list_changed_fields(self, other: Config) -> list[str]:
         """List the fields that differ and affect the result."""
         return [name for name in self.get_result_fields() if getattr(self, name) != getattr(other, name)]
+
+
+def _list_temperatures(loss: MultiViewLoss) -> list[float | Tensor]:
+    """List the temperatures of a loss, or of the parts of a sum; losses without temperature have none."""
+    parts = [module for module in loss.modules() if isinstance(module, MultiViewLoss)]
+    own = parts[1:] or parts
+    return [part.temperature for part in own if part.temperature is not None]
 
 
 FIRST_FIELDS = {
@@ -407,6 +469,10 @@ def _coerce(kind: Any, value: Any) -> Any:
     if not isinstance(value, _TYPES[kind][1]) or (isinstance(value, bool) and kind is not bool):
         raise TypeError
     return kind(value)
+
+
+def _has_name(kind: Any) -> bool:
+    return kind in _TYPES or typing.get_origin(kind) in (Literal, tuple, typing.Union, UnionType)
 
 
 def _name_type(kind: Any) -> str:

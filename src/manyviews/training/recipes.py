@@ -8,7 +8,7 @@ from manyviews.utils import read_text, suggest
 
 _CIFAR = Config(
     data="cifar10", monitor_size=0, image_size=32, crop_scale=(0.08, 1.0), jitter_strength=0.5, blur_prob=0.0,
-    views=("4",), encoder=("resnet18",), stem="small", optimizer="sgd", weight_decay=1e-6, temperature=0.5, epochs=200,
+    views=("4",), encoder=("resnet18",), stem="small", optimizer="sgd", weight_decay=1e-6, epochs=200,
     batch_size=256, learning_rate=1.0, warmup_fraction=0.01, checkpoint_every_minutes=5.0,
 )  # fmt: skip
 _IMAGENET = replace(

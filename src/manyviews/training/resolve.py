@@ -98,8 +98,10 @@ def build_loss(config: Config) -> nn.Module:
         return SupervisedLoss()
     kwargs = {"temperature": config.temperature, "learn_temperature": config.learn_temperature}
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    if config.learn_temperature is False and config.temperature is None:
+        del kwargs["learn_temperature"]  # the loss has no temperature, or the parts of a sum have different ones
     variant = RELEASED_CODE_KWARGS.get(config.loss, {}) if config.released_variant else {}
-    return get_loss(config.loss, **kwargs, **variant)
+    return get_loss(config.loss, **{**variant, **config.parse_loss_options()}, **kwargs)
 
 
 def with_absolute_paths(config: Config) -> Config:

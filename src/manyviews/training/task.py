@@ -19,7 +19,7 @@ from manyviews.loading import (
     make_eval_loader,
     set_mean_representation,
 )
-from manyviews.losses import MultiViewLoss, get_loss
+from manyviews.losses import EnergyLoss, MultiViewLoss
 from manyviews.metrics import compute_geometry, score_knn
 from manyviews.models import (
     CUSTOM,
@@ -135,6 +135,9 @@ class TrainingTask:
         loss, spec = self.objects.loss, self.spec
         if isinstance(loss, MultiViewLoss) and spec.num_views > loss.max_views:
             raise ConfigError(f"{type(loss).__name__} supports {loss.max_views} views, got {spec.num_views}")
+        named = None if self.config.supervised or self.config.loss == CUSTOM else self.config.build_default_loss()
+        if self.view_loader.has_missing and (reason := getattr(loss or named, "mask_error", "")):
+            raise ConfigError(f"some views are missing, and the loss does not support that: {reason}")
         if self.view_loader.has_missing and not self.objects.accepts("mask"):
             raise ConfigError("some views are missing, so the loss must take them as loss(z, mask=mask)")
         if self.objects.accepts("labels") and self.labels is None:
@@ -243,9 +246,9 @@ def find_usable_instances(split: Dataset, spec: ViewSpec, config: Config, loss: 
         return mask.any(1)
     if mask.all():
         return mask.any(1)
-    loss, num_views = get_loss(config.loss) if loss is None else loss, mask.shape[1]
-    if not isinstance(loss, MultiViewLoss):
-        return mask.sum(1) > 1
+    loss, num_views = config.build_default_loss() if loss is None else loss, mask.shape[1]
+    if not isinstance(loss, EnergyLoss):
+        return loss.select_counted(mask) if isinstance(loss, MultiViewLoss) else mask.sum(1) > 1
     _, expanded = loss.expand_views(torch.zeros(*mask.shape, 1), mask)
     assert expanded is not None
     return (loss.positive_pairs(num_views) & expanded[:, :, None] & expanded[:, None, :]).flatten(1).any(1)

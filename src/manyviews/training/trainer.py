@@ -242,7 +242,8 @@ class Trainer:
         row = {"loss": loss.detach(), "learning_rate": rate}
         if isinstance(self.loss, MultiViewLoss):
             temperature = self.loss.temperature
-            row["temperature"] = temperature.detach().clone() if isinstance(temperature, Tensor) else temperature
+            if temperature is not None:
+                row["temperature"] = temperature.detach().clone() if isinstance(temperature, Tensor) else temperature
         return row
 
     def count_planned_steps(self, step: int) -> int:

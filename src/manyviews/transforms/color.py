@@ -12,6 +12,8 @@ from torch.nn.functional import conv2d, one_hot, pad
 LUMA = (0.299, 0.587, 0.114)
 ORDERS = list(permutations(range(4)))
 """All orders of brightness, contrast, saturation and hue."""
+MIN_CHROMA = 1e-30
+"""Lower bound of the chroma that the hue is divided by; a gray pixel has the hue 0."""
 CHUNK_VIEWS = 512
 """Views per call: enough to amortize the call overhead, few enough for a CPU cache."""
 
@@ -43,13 +45,12 @@ def adjust_hue(views: Tensor, shift: Tensor) -> Tensor:
     red, green, blue = views.unbind(1)
     value = views.amax(1)
     chroma = value - views.amin(1)
-    inverse = torch.where(chroma > 0, chroma, 1.0).reciprocal_()
-    # Hue in sixths of the circle; the formula depends on the largest channel.
-    hue = torch.where(
-        value == red,
-        (green - blue) * inverse,
-        torch.where(value == green, (blue - red) * inverse + 2, (red - green) * inverse + 4),
-    )
+    inverse = chroma.clamp_min(MIN_CHROMA).reciprocal_()
+    # Hue in sixths of the circle; the formula depends on the largest channel. Weights of 0 and 1 select it exactly, and
+    # several times faster than torch.where on a CPU.
+    is_not_red, is_not_green = (value - red).sign_(), (value - green).sign_()
+    hue = ((blue - red) * inverse).add_(2).lerp_(((red - green) * inverse).add_(4), is_not_green)
+    hue = ((green - blue) * inverse).lerp_(hue, is_not_red)
     hue = hue.add_(6 * shift[:, None, None])
     out = torch.empty_like(views)
     for channel, offset in enumerate((5, 3, 1)):
@@ -86,16 +87,19 @@ def color_jitter_(views: Tensor, factors: Tensor, order: Tensor) -> Tensor:
     """
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     for chosen in (order < len(ORDERS)).nonzero().squeeze(1).split(CHUNK_VIEWS):
-        chunk, factor = views.index_select(0, chosen), factors.index_select(0, chosen)
         op_order = torch.tensor(ORDERS, device=order.device)[order[chosen]]
-        # Group the views by their first operation, then by their second, and so on.
+        # Sort the views by their first operation, then by their second, and so on.
         sorted_views = op_order.argsort(dim=0, stable=True)
         counts = one_hot(op_order, len(operations)).sum(0).tolist()
+        chunk, position = views.index_select(0, chosen[sorted_views[:, 0]]), sorted_views[:, 0].argsort()
         for step, count in enumerate(counts):
-            for i, same_op in enumerate(sorted_views[:, step].split(count)):
-                changed = operations[i](chunk.index_select(0, same_op), factor[same_op, i])
-                chunk.index_copy_(0, same_op, changed)
-        views.index_copy_(0, chosen, chunk)
+            if step:
+                chunk = chunk.index_select(0, position[sorted_views[:, step]])
+                position = sorted_views[:, step].argsort()
+            factor = factors.index_select(0, chosen[sorted_views[:, step]])
+            for i, (same_op, values) in enumerate(zip(chunk.split(count), factor.split(count), strict=True)):
+                same_op.copy_(operations[i](same_op, values[:, i]))
+        views.index_copy_(0, chosen[sorted_views[:, -1]], chunk)
     return views
 
 

@@ -76,7 +76,7 @@ def _make_resize_table(pixels: int, size: int, device: torch.device) -> Tensor:
 def _lookup_resize_matrix(start: Tensor, length: Tensor, hflip: Tensor, pixels: int, size: int) -> Tensor:
     if pixels**3 * size <= MAX_TABLE_NUMEL:
         table = _make_resize_table(pixels, size, start.device)
-        return table[(hflip * pixels + start) * pixels + length - 1]
+        return table.index_select(0, (hflip * pixels + start) * pixels + length - 1)
     plain = make_resize_matrix(start, length, pixels, size)
     return torch.where(hflip[:, None, None], plain.flip(1), plain)
 

@@ -5,6 +5,8 @@ the order, the batch split, the number of workers or ranks, the device, or on re
 """
 
 import math
+from itertools import takewhile
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,12 +34,27 @@ def _mix_splitmix64(x: Tensor) -> Tensor:
 
 def hash_key(*key: int | Tensor) -> Tensor:
     """Return 64 random bits per key; the parts of a key are ints or int64 tensors that broadcast."""
-    device = next((part.device for part in key if isinstance(part, Tensor)), None)
-    state = torch.zeros((), dtype=torch.int64, device=device)
+    ints: list[Any] = list(takewhile(lambda part: isinstance(part, int), key))
+    state: Any = _hash_ints(*ints)
+    for part in key[len(ints) :]:
+        state = _mix_splitmix64((state ^ (_wrap(part) if isinstance(part, int) else part)) + _STEP)
+    return state if isinstance(state, Tensor) else torch.tensor(state)
+
+
+def _hash_ints(*key: int) -> int:
+    """Hash a key of ints, without the cost of operations on small tensors."""
+    state = 0
     for part in key:
-        bits = (part + 2**63) % 2**64 - 2**63 if isinstance(part, int) else part  # wrap to int64
-        state = _mix_splitmix64((state ^ bits) + _STEP)
-    return state
+        x = ((state ^ part) + _STEP) % 2**64
+        x = (x ^ x >> 30) * _FIRST % 2**64
+        x = (x ^ x >> 27) * _SECOND % 2**64
+        state = x ^ x >> 31
+    return _wrap(state)
+
+
+def _wrap(number: int) -> int:
+    """Wrap an integer to the range of int64."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def draw_uniform(*key: int | Tensor) -> Tensor:
