@@ -32,7 +32,7 @@ from manyviews.reproduce.claims import (
 from manyviews.reproduce.experiments import LEARNING_RATES
 from manyviews.reproduce.pivot_tables import format_long_csv, make_pivot_tables
 from manyviews.reproduce.results import METRICS, Results
-from manyviews.reproduce.run_table import select_learning_rates
+from manyviews.reproduce.search import select_candidates
 from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
 from manyviews.reproduce.trials import Coordinates, run_trial
 from manyviews.training import RECIPES, ConfigError, Trainer, TrainingInterrupted
@@ -492,7 +492,7 @@ def test_learning_rate_is_selected_on_the_validation_split(tmp_path: Path) -> No
                 )
             return {}
 
-    selected, table, _ = select_learning_rates(trials, FakeRunner(tmp_path / "runs"))
+    selected, table, _ = select_candidates(trials, FakeRunner(tmp_path / "runs"))
     assert len(searched) == 2 * len(LEARNING_RATES)
     assert {trial.eval_config.split for trial in searched} == {"valid"}
     assert {trial.config.seed for trial in searched} == {0}

@@ -31,7 +31,8 @@ def reproduce_command(
 
     Args:
         options: Subset and size of the table.
-        table: table1, knn, multimodal, other-losses, memory, views, batch-size, fixed-batch, theorem or principles.
+        table: table1, knn, multimodal, other-losses, memory, views, batch-size, fixed-batch, rivals,
+            theorem, principles or synergy.
         output: Folder of the tables and figures. A table made with other options is not replaced.
         overwrite: Replace a table made with other options.
         runs: Folder of the runs, which tables may share. Default: OUTPUT/runs.
@@ -88,7 +89,7 @@ def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, runner: mv.r
         print_lines(f"{table} has no trials: it is computed directly")
         return
     table_trials = package.make_trials(table, options)
-    search_trials = package.make_lr_search_trials(package.list_lr_searched(table_trials)).values()
+    search_trials = package.make_search_trials(package.list_searched(table_trials)).values()
     trials = {trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values()
     states = [trial.get_state(runner.folder) for trial in trials]
     unfinished = [trial for trial, state in zip(trials, states, strict=True) if state != "done"]
@@ -103,4 +104,4 @@ def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, runner: mv.r
     print_lines(f"{len(trials)} trials, about {total} of training with {runner.jobs} at once{note}")
     print_lines(*(f"unknown: {reason}" for reason in dict.fromkeys(failed.values())))
     if search_trials:
-        print_lines("the first trials search the learning rate; the others then use the best one, not the one shown")
+        print_lines("the first trials are a search; the others then use the best candidate, not the settings shown")

@@ -1,4 +1,4 @@
-"""The paper's tables and figures as grids of trials, its theorem and principles as measurements."""
+"""The paper's tables and figures as grids of trials, its theorem and principles as measurements, and comparisons."""
 
 from manyviews.reproduce.estimate import estimate_seconds as estimate_seconds
 from manyviews.reproduce.experiments import EXPERIMENTS as EXPERIMENTS
@@ -7,9 +7,9 @@ from manyviews.reproduce.run_table import ANALYSES as ANALYSES
 from manyviews.reproduce.run_table import SMOKE_NOTE as SMOKE_NOTE
 from manyviews.reproduce.run_table import Outcome as Outcome
 from manyviews.reproduce.run_table import get_experiment as get_experiment
-from manyviews.reproduce.run_table import list_lr_searched as list_lr_searched
-from manyviews.reproduce.run_table import make_lr_search_trials as make_lr_search_trials
 from manyviews.reproduce.run_table import make_trials as make_trials
 from manyviews.reproduce.run_table import reproduce_table as reproduce_table
 from manyviews.reproduce.runner import TrialRunner as TrialRunner
+from manyviews.reproduce.search import list_searched as list_searched
+from manyviews.reproduce.search import make_search_trials as make_search_trials
 from manyviews.reproduce.trials import Trial as Trial

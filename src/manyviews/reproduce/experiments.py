@@ -24,13 +24,14 @@ from manyviews.reproduce.claims import (
     claim_less_variable,
 )
 from manyviews.reproduce.results import Results
-from manyviews.reproduce.trials import Coordinates, Level, Trial
+from manyviews.reproduce.trials import Candidate, Coordinates, Level, Trial
 from manyviews.training import RECIPES, Config, ConfigError
 
 Scale = Literal["smoke", "laptop", "paper"]
 
 LEARNING_RATES = (1e-5, 5e-5, 1e-4)
 """The paper's grid for multimodal data; the validation split selects one."""
+LEARNING_RATE_CANDIDATES = tuple(Candidate.make(learning_rate=rate) for rate in LEARNING_RATES)
 MAIN_LOSSES = ("pwe", "avg", "pvc", "mv-infonce", "mv-dhel")
 ALL_LOSSES = (*MAIN_LOSSES, "mv-cl1", "mv-cl2")
 CIFAR = ("cifar10", "cifar100")
@@ -74,6 +75,8 @@ class ReproduceOptions:
     """Number of training epochs. Default: set by the scale."""
     missing_rate: float = 0.0
     """Multimodal table: fraction of the modalities removed from training."""
+    search_trials: int = 6
+    """Table rivals: trials of each loss's search."""
     modality_subsets: bool = False
     """Multimodal table: score every subset of modalities for every loss, not only for mv-dhel."""
 
@@ -96,6 +99,10 @@ class ReproduceOptions:
         """Raise for options that do not apply to a table."""
         if (self.missing_rate or self.modality_subsets) and not experiment.is_multimodal:
             raise ConfigError("--missing-rate and --modality-subsets apply only to the multimodal table")
+        if self.search_trials != ReproduceOptions.search_trials and not experiment.has_search:
+            raise ConfigError("--search-trials applies only to the table rivals")
+        if self.search_trials < 1:
+            raise ConfigError(f"search_trials must be >= 1, got {self.search_trials}")
         if self.views and experiment.is_multimodal:
             raise ConfigError("--views applies only to image tables, and this table is multimodal")
 
@@ -158,6 +165,8 @@ class Experiment:
     """The coordinate on the horizontal axis of its figure."""
     is_multimodal: bool = False
     """Whether all its data are multimodal."""
+    has_search: bool = False
+    """Whether `search_trials` applies."""
 
     def check_claims(self, results: Results) -> list[Claim]:
         """Compare the paper's claims with the results, for each dataset."""
@@ -203,10 +212,20 @@ def make_image_trials(
         yield from add_seeds(options.apply(config), eval_config, options, **coords)
 
 
+def get_image_config(scale: Scale) -> Config:
+    """Return the config of images at a scale."""
+    return dataclasses.replace(_IMAGES.get(scale, RECIPES["cifar10"]), evaluate_at_end=False)
+
+
+def get_multimodal_config(scale: Scale) -> Config:
+    """Return the config of modalities at a scale."""
+    if scale != "smoke":
+        return _MODALITIES
+    return dataclasses.replace(_MODALITIES, max_instances=160, epochs=2, batch_size=32)
+
+
 def make_multimodal_trials(options: ReproduceOptions, losses: Sequence[str]) -> Iterator[Trial]:
-    base = _MODALITIES
-    if options.scale == "smoke":
-        base = dataclasses.replace(base, max_instances=160, epochs=2, batch_size=32)
+    base = get_multimodal_config(options.scale)
     for name, path in options.resolve_datasets(SENTIMENT_DATASETS if options.scale == "paper" else ("digits",)):
         recipe = (
             dataclasses.replace(RECIPES.get(name, base), evaluate_at_end=False) if options.scale == "paper" else base
@@ -221,7 +240,8 @@ def make_multimodal_trials(options: ReproduceOptions, losses: Sequence[str]) -> 
                 label_fractions=(), baselines=is_reference, modality_subsets=is_reference or options.modality_subsets
             )
             for trial in add_seeds(options.apply(config), eval_config, options, data=name, loss=loss):
-                yield dataclasses.replace(trial, searches_lr=options.scale == "paper")
+                candidates = LEARNING_RATE_CANDIDATES if options.scale == "paper" else ()
+                yield dataclasses.replace(trial, candidates=candidates)
 
 
 def _get_view_counts(options: ReproduceOptions, views: Sequence[int] = tuple(range(2, 9))) -> Sequence[int]:
@@ -254,7 +274,7 @@ def _make_fixed_trials(options: ReproduceOptions) -> Iterator[Trial]:
 
 def _make_other_trials(options: ReproduceOptions) -> Iterator[Trial]:
     compared = ("mv-infonce", "mv-cl1", "mv-dhel", "mv-cl2")
-    multimodal = tuple(source for source in options.datasets if _is_multimodal(source))
+    multimodal = tuple(source for source in options.datasets if is_multimodal(source))
     images = tuple(source for source in options.datasets if source not in multimodal)
     default = ("ch-sims",) if options.scale == "paper" else ("digits",)
     yield from make_image_trials(
@@ -266,7 +286,7 @@ def _make_other_trials(options: ReproduceOptions) -> Iterator[Trial]:
         yield dataclasses.replace(trial, coordinates=Coordinates(**trial.coordinates, views="modalities"))
 
 
-def _is_multimodal(dataset: str) -> bool:
+def is_multimodal(dataset: str) -> bool:
     """Return whether a dataset is multimodal: by its content, or by its recipe if it is not an existing path."""
     ((name, source),) = ReproduceOptions(datasets=(dataset,)).resolve_datasets(())
     path = as_path(source)

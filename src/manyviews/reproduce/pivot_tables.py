@@ -44,9 +44,9 @@ def _make_column_title(parts: Sequence[str], values: Sequence[str]) -> list[str]
     return [f"{value} {part}" if value.replace(".", "").isdigit() else value for part, value in pairs]
 
 
-def make_claims_table(claims: Sequence[Claim]) -> Table:
+def make_claims_table(claims: Sequence[Claim], title: str = "The paper's claims, and whether they held here") -> Table:
     return Table.from_texts(
-        "The paper's claims, and whether they held here",
+        title,
         ("claim", "verdict", "decided by", "numbers"),
         [(claim.text, claim.verdict, claim.basis, claim.evidence) for claim in claims],
     )

@@ -20,6 +20,9 @@ def make_principles_table() -> tuple[Table, list[Claim]]:
     rows, claims = [], []
     for name in LOSSES:
         loss = get_loss(name)
+        if loss.audit_error:
+            rows.append((name, *["not applicable"] * 3, loss.audit_error))
+            continue
         counts = [count for count in VIEW_COUNTS if count <= loss.max_views] or [2]
         reports = [check_principles(loss, count) for count in counts]
         terms = ", ".join(f"{report.terms} ({count})" for report, count in zip(reports, counts, strict=True))

@@ -1,31 +1,41 @@
 """`reproduce_table`: run a table's trials and write its files."""
 
 import dataclasses
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from manyviews import __version__
-from manyviews.data import load_dataset
-from manyviews.evaluation import EvaluationConfig
 from manyviews.reproduce import theorem
 from manyviews.reproduce.claims import Claim
-from manyviews.reproduce.experiments import EXPERIMENTS, LEARNING_RATES, Experiment, ReproduceOptions
+from manyviews.reproduce.experiments import EXPERIMENTS, Experiment, ReproduceOptions
 from manyviews.reproduce.figures import draw_line_figure
 from manyviews.reproduce.pivot_tables import format_long_csv, make_claims_table, make_pivot_tables
 from manyviews.reproduce.principles_table import make_principles_table
-from manyviews.reproduce.results import METRICS, Results
+from manyviews.reproduce.results import Results
+from manyviews.reproduce.rivals import RIVALS
 from manyviews.reproduce.runner import TrialRunner
+from manyviews.reproduce.search import list_searched, select_candidates
 from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
-from manyviews.reproduce.trials import Coordinates, Trial
+from manyviews.reproduce.synergy import SCALE_SETTINGS, list_losses, measure_all
+from manyviews.reproduce.synergy_table import (
+    describe_skipped,
+    draw_synergy_figure,
+    make_synergy_claims,
+    make_synergy_tables,
+)
+from manyviews.reproduce.trials import Trial
 from manyviews.training import ConfigError
 from manyviews.utils import Table, suggest, write_atomic
 
 ANALYSES = {
     "theorem": "limits of the losses as instances grow, and their minimizers",
     "principles": "the principles of Table I, measured for every loss",
+    "synergy": "what pairs of views cannot see: XOR of two views, every loss",
 }
+EXPERIMENTS["rivals"] = RIVALS
+BEYOND_PAPER = ("synergy", "rivals")
+"""Tables that the paper does not have."""
 SMOKE_NOTE = "Smoke runs are too short to test the paper's claims."
 
 
@@ -71,8 +81,7 @@ def reproduce_table(
         ['principles.md', 'principles.tex', 'principles.csv']
     """
     output.mkdir(parents=True, exist_ok=True)
-    if name in ANALYSES and dataclasses.replace(options, scale="laptop") != ReproduceOptions():
-        raise ConfigError(f"{name} is measured, not trained: only --scale applies")
+    _check_analysis_options(name, options)
     trials = [] if name in ANALYSES else make_trials(name, options)
     _check_files(name, options, runner.folder, output, overwrite)
     if name == "principles":
@@ -80,13 +89,15 @@ def reproduce_table(
         return _write_outputs(name, options, output, [table], claims)
     if name == "theorem":
         return _run_theorem(options, output)
+    if name == "synergy":
+        return _run_synergy(options, runner, output)
     experiment = EXPERIMENTS[name]
     tables: list[Table] = []
     failed: dict[str, str] = {}
-    if searched := list_lr_searched(trials):
-        selected, rate_table, failed = select_learning_rates(searched, runner)
+    if searched := list_searched(trials):
+        selected, search_table, failed = select_candidates(searched, runner)
         trials = [*(trial for trial in trials if trial not in searched), *selected]
-        tables.append(rate_table)
+        tables.append(search_table)
     failed |= runner.run(trials)
     results = Results.collect(trials, runner.folder, experiment.metrics)
     if failed and not any(results.values.values()):
@@ -104,6 +115,20 @@ def reproduce_table(
     messages = [f"{trial}: {reason}" for trial, reason in failed.items()]
     outcome = _write_outputs(name, options, output, tables, experiment.check_claims(results), trials, messages)
     return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
+
+
+def _check_analysis_options(name: str, options: ReproduceOptions) -> None:
+    """Raise for options that do not apply to a table that is measured directly."""
+    if name == "synergy":
+        names, skipped = list_losses()
+        for loss in options.losses:
+            if loss not in names:
+                reason = f": {skipped[loss]}" if loss in skipped else suggest(loss, names)
+                raise ConfigError(f"synergy does not measure {loss!r}{reason}")
+        options = dataclasses.replace(options, losses=())
+    if name in ANALYSES and dataclasses.replace(options, scale="laptop") != ReproduceOptions():
+        applying = "only --scale and --losses apply" if name == "synergy" else "only --scale applies"
+        raise ConfigError(f"{name} is measured, not trained: {applying}")
 
 
 def _check_files(name: str, options: ReproduceOptions, runs: Path, output: Path, overwrite: bool) -> None:
@@ -136,69 +161,20 @@ def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
     return trials
 
 
-def list_lr_searched(trials: Sequence[Trial]) -> list[Trial]:
-    """List the trials that need a learning-rate search: the multimodal ones at the paper's scale."""
-    return [trial for trial in trials if trial.searches_lr]
-
-
-def make_lr_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, float], Trial]:
-    """Make trials of every learning rate with the first seed, by coordinates and rate."""
-    eval_config = EvaluationConfig(label_fractions=(), baselines=False, modality_subsets=False, split="valid")
-    return {
-        (trial.coordinates, rate): Trial(
-            dataclasses.replace(trial.config, learning_rate=rate), eval_config, trial.coordinates
-        )
-        for trial in trials
-        if trial.config.seed == 0
-        for rate in LEARNING_RATES
-    }
-
-
-def select_learning_rates(trials: Sequence[Trial], runner: TrialRunner) -> tuple[list[Trial], Table, dict[str, str]]:
-    """Set each trial's learning rate to the best one on the validation split with the first seed."""
-    for source in {trial.config.data for trial in trials}:
-        if not {"valid", "test"} <= set(load_dataset(source).splits):
-            raise ConfigError(
-                f"the learning-rate search needs the splits valid and test, and {source} does not have both"
-            )
-    first = {trial.coordinates: trial for trial in trials if trial.config.seed == 0}
-    candidates = make_lr_search_trials(trials)
-    failed = runner.run(list(candidates.values()))
-    best: dict[Coordinates, float] = {}
-    rows = []
-    for coords, trial in first.items():
-        scores = {rate: _get_validation_score(candidates[coords, rate], runner.folder) for rate in LEARNING_RATES}
-        finished = {rate: score for rate, score in scores.items() if score is not None}
-        best[coords] = max(finished or scores, key=lambda rate: finished.get(rate, 0.0))
-        texts = [f"{scores[rate]:.3f}" if scores[rate] is not None else "failed" for rate in LEARNING_RATES]
-        rows.append((*map(str, trial.coordinates.values()), *texts, f"{best[coords]:g}"))
-    header = (*next(iter(first.values())).coordinates, *(f"{rate:g}" for rate in LEARNING_RATES), "selected")
-    table = Table.from_texts("Learning rates: validation score (accuracy in %, or -MAE)", header, rows)
-    selected = []
-    for trial in trials:
-        config = dataclasses.replace(trial.config, learning_rate=best[trial.coordinates])
-        selected.append(dataclasses.replace(trial, config=config))
-    return selected, table, failed
-
-
-def _get_validation_score(trial: Trial, folder: Path) -> float | None:
-    """Return the score on the validation split; higher is better."""
-    result = trial.load_result(folder)
-    if result is None:
-        return None
-    error, accuracy = ("head-mae", "head") if trial.config.supervised else ("mae", "linear")
-    if errors := METRICS[error].extract(result):
-        return -statistics.fmean(errors)
-    scores = METRICS[accuracy].extract(result)
-    return scores[0] if scores else None
-
-
 def _run_theorem(options: ReproduceOptions, output: Path) -> Outcome:
     max_instances, draws, steps = theorem.SCALE_SETTINGS[options.scale]
     table, claims, curves = theorem.measure_convergence(max_instances, draws)
     free_points, free_claims = theorem.optimize_free_points(steps, ("mv-infonce", "mv-dhel", "pwe-infonce", "pvc"))
     figures = theorem.draw_theorem_figure(curves, output / "theorem")
     outcome = _write_outputs("theorem", options, output, [table, free_points], [*claims, *free_claims])
+    return dataclasses.replace(outcome, files=(*outcome.files, *figures))
+
+
+def _run_synergy(options: ReproduceOptions, runner: TrialRunner, output: Path) -> Outcome:
+    losses, setting = options.losses or list_losses()[0], SCALE_SETTINGS[options.scale]
+    results = measure_all(losses, setting, runner.folder, runner.jobs)
+    figures = draw_synergy_figure(results, output / "synergy")
+    outcome = _write_outputs("synergy", options, output, make_synergy_tables(results), make_synergy_claims(results))
     return dataclasses.replace(outcome, files=(*outcome.files, *figures))
 
 
@@ -215,7 +191,8 @@ def _write_outputs(
     claims = () if options.scale == "smoke" else claims
     description = ANALYSES.get(name) or EXPERIMENTS[name].description
     setting = _describe_setting(name, options, trials)
-    all_tables = (*tables, *([make_claims_table(claims)] if claims else []))
+    titles = ("Claims, and whether they held here",) if name in BEYOND_PAPER else ()
+    all_tables = (*tables, *([make_claims_table(claims, *titles)] if claims else []))
     head = [setting, _format_provenance(name, options), *([SMOKE_NOTE] if options.scale == "smoke" else [])]
     lines = [f"# {name}: {description}", ""]
     for line in head:
@@ -239,15 +216,31 @@ def _describe_setting(name: str, options: ReproduceOptions, trials: Sequence[Tri
     parts = [f"Scale {options.scale}", f"manyviews {__version__}"]
     if name == "theorem":
         parts.append(theorem.SETTING)
+    if name == "synergy":
+        parts += [SCALE_SETTINGS[options.scale].describe(), *([] if options.losses else [describe_skipped()])]
     if trials:
         parts.append(f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'}")
         configs = [trial.config.with_loss_defaults() for trial in trials]
-        kinds = {(config.max_instances, config.epochs, config.temperature) for config in configs}
-        for max_instances, epochs, temperature in sorted(kinds, key=str):
+        kinds: dict[tuple[int | None, int], set[float]] = {}
+        for config in configs:
+            temperatures = kinds.setdefault((config.max_instances, config.epochs), set())
+            if config.temperature is not None and not config.supervised:
+                temperatures.add(config.temperature)
+        for (max_instances, epochs), temperatures in sorted(kinds.items(), key=str):
             instances = f"the first {max_instances:,} training instances" if max_instances else "all training instances"
-            parts.append(f"{instances}, {epochs} epochs, temperature {temperature:g}")
+            used = ", ".join(f"{temperature:g}" for temperature in sorted(temperatures))
+            parts.append(f"{instances}, {epochs or 'default'} epochs" + (f", temperature {used}" if used else ""))
+        if EXPERIMENTS[name].has_search:
+            parts.append(f"{options.search_trials} search trials for each loss")
         parts.append(
-            "losses " + ("as in the authors' released code" if options.released_variant else "by the paper's equations")
+            "losses "
+            + (
+                "as in the authors' released code"
+                if options.released_variant
+                else "by the papers' equations"
+                if name in BEYOND_PAPER
+                else "by the paper's equations"
+            )
         )
         if options.missing_rate:
             parts.append(f"{options.missing_rate:.0%} of the modalities removed from training")

@@ -3,6 +3,8 @@
 A finished trial is never run again; a killed one is resumed. Results do not depend on where a trial runs.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import hashlib
 import json
@@ -40,6 +42,34 @@ class Coordinates(dict[str, Level]):
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """Changes of a config that a search tries.
+
+    Examples:
+        >>> str(Candidate.make(temperature=0.2, learning_rate=1e-3)), str(Candidate.make(learning_rate=1e-5))
+        ('temperature 0.2, learning rate 0.001', '1e-05')
+    """
+
+    changes: tuple[tuple[str, Any], ...]
+    """Pairs of a field and its value."""
+
+    @classmethod
+    def make(cls, **changes: Any) -> Candidate:
+        return cls(tuple(changes.items()))
+
+    def apply(self, config: Config) -> Config:
+        return dataclasses.replace(config, **dict(self.changes))
+
+    def __str__(self) -> str:
+        if len(self.changes) == 1:
+            return f"{self.changes[0][1]:g}"
+        return ", ".join(
+            " ".join(value).replace("=", " ") if name == "loss_options" else f"{name.replace('_', ' ')} {value:g}"
+            for name, value in self.changes
+        )
+
+
+@dataclass(frozen=True)
 class Trial:
     """A training config, an evaluation config, and their coordinates in a table.
 
@@ -52,8 +82,8 @@ class Trial:
     eval_config: EvaluationConfig = field(default_factory=EvaluationConfig)
     coordinates: Coordinates = field(default_factory=Coordinates)
     """The same for all seeds."""
-    searches_lr: bool = False
-    """Whether the learning rate is chosen on the validation split."""
+    candidates: tuple[Candidate, ...] = ()
+    """Changes of the config, one of which is chosen on the validation split. Default: no search."""
 
     @property
     def name(self) -> str:
