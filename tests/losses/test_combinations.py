@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 import manyviews as mv
@@ -17,6 +17,42 @@ from tests.losses.reference import Loops
 PAIR_LOSSES = ("infonce", "ntxent", "dhel")
 ENERGY_LOSSES = [name for name in LOSSES if isinstance(get_loss(name), EnergyLoss) and name != "supcon"]
 CONTRASTIVE = [name for name in ENERGY_LOSSES if name not in ("siglip", "kcl")]
+
+
+class LearnedKernel(nn.Module):
+    """A kernel with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+
+    def log(self, cosine: Tensor) -> Tensor:
+        return torch.atan(self.slope * cosine)
+
+    def value(self, cosine: Tensor, temperature: Tensor) -> Tensor:
+        return torch.exp(self.log(cosine) / temperature)
+
+
+class Arctangent(torch.autograd.Function):
+    """A function that autograd differentiates, but `torch.func` does not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.atan(2 * x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * 2 / (1 + 4 * x.square())
+
+
+class FunctionKernel:
+    def log(self, cosine: Tensor) -> Tensor:
+        return Arctangent.apply(cosine)
+
+    def value(self, cosine: Tensor, temperature: Tensor) -> Tensor:
+        return torch.exp(self.log(cosine) / temperature)
 
 
 def make_batch(M: int = 12, N: int = 3, d: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -153,6 +189,12 @@ def test_a_temperature_is_for_the_parts_that_have_one() -> None:
     assert_same(loss(z), learned(z) + 0.1 * mv.MMCRLoss()(z), z)
 
 
+def test_parts_of_a_sum_start_from_their_own_temperatures() -> None:
+    loss = get_loss("mv-dhel+pvc+symile", learn_temperature=True)
+    assert [round(float(part.temperature), 4) for part in loss.parts] == [0.5, 0.5, 0.07]
+    assert len(list(loss.parameters())) == 2
+
+
 def test_sums_of_losses_with_different_temperatures_do_not_share() -> None:
     z, _ = make_batch()
     parts = [mv.MVDHELLoss(0.5), mv.PVCLoss(0.1), mv.SigLIPLoss(bias=-5.0).double(), mv.SigLIPLoss(bias=-1.0).double()]
@@ -167,6 +209,12 @@ def test_sums_of_losses_with_different_temperatures_do_not_share() -> None:
         (lambda: get_loss("mv-dhel+x*pvc"), r"written as mv-dhel\+0.5\*prod-dhel, got 'mv-dhel\+x\*pvc'"),
         (lambda: get_loss("mv-dhel+0*pvc"), "weights must be finite and not 0, got 0.0 for pvc"),
         (lambda: mv.WeightedSumLoss([]), "at least one"),
+        (lambda: get_loss("mv-dhel+supcon"), "a weighted sum has no labels, which SupConLoss requires"),
+        (
+            lambda: mv.AnchoredLoss(anchor_view=2, pair_weights=[[0, 1, 0], [1, 0, 0], [0, 0, 0]]),
+            "pair_weights of a pair with the anchor view 2 must be > 0",
+        ),
+        (lambda: get_loss("pvc", kernel=LearnedKernel(), implementation="tiled"), "has parameters of its own"),
         (lambda: mv.WeightedSumLoss([(mv.PVCLoss(reduction="none"), 1.0)]), "must be those of the sum"),
         (lambda: get_loss("mv-dhel+mmcr", reduction="none"), "loss of the whole batch"),
         (lambda: get_loss("mv-dhel+lejepa"), "cannot be summed"),
@@ -333,3 +381,70 @@ def test_ids_and_masks_apply_to_the_memory_bank() -> None:
         torch.cat([z, earlier.detach()]), torch.cat([mask, earlier_mask]), ids=torch.cat([ids[1], ids[0]])
     )
     assert_same(loss(z, mask, ids=ids[1]), joined[:6], z)
+
+
+def test_parts_with_different_energies_share_a_memory_bank_of_earlier_batches() -> None:
+    """The bank gets a batch after all parts used it: no instance is its own negative."""
+    batches = [make_batch(seed=seed)[0] for seed in range(3)]
+    together = get_loss("mv-dhel+0.5*siglip", memory_bank=16, learn_temperature=False).double()
+    apart = [get_loss(name, memory_bank=16, learn_temperature=False).double() for name in ("mv-dhel", "siglip")]
+    for z in batches:
+        assert_same(together(z), apart[0](z) + 0.5 * apart[1](z), z)
+
+
+def test_any_integer_is_an_id_in_the_memory_bank() -> None:
+    without_ids, other_ids = (get_loss("mv-infonce", memory_bank=12).double() for _ in range(2))
+    (first, _), (second, _) = make_batch(), make_batch(seed=1)
+    without_ids(first)
+    other_ids(first, ids=torch.arange(100, 112))
+    for ids in (torch.arange(-1, 11), torch.arange(12)):
+        torch.testing.assert_close(without_ids.eval()(second, ids=ids), other_ids.eval()(second, ids=ids))
+
+
+def test_an_empty_memory_bank_is_loaded_into_a_full_one() -> None:
+    loss = get_loss("mv-infonce", memory_bank=12).double()
+    empty = copy.deepcopy(loss.state_dict())
+    z, _ = make_batch()
+    expected = loss(z)
+    loss.load_state_dict(empty)
+    torch.testing.assert_close(loss(z), expected)
+
+
+def test_comm_is_a_choice_of_pair_weights() -> None:
+    """CoMM: two fused views, and each modality against both of them with half the weight."""
+    z, _ = make_batch(N=5)
+    weights = torch.zeros(5, 5)
+    weights[0, 1] = 1.0
+    weights[:2, 2:] = 0.5
+    loss = mv.PairwiseLoss("infonce", 0.1, pair_weights=weights + weights.T)(z)
+    infonce = mv.InfoNCELoss(0.1)
+    pairs = [infonce(z[:, [i, m]]) + infonce(z[:, [j, m]]) for i, j in [(0, 1)] for m in (2, 3, 4)]
+    expected = (infonce(z[:, :2]) + sum(pairs) / 2) / (1 + 3)
+    assert_same(loss, expected, z)
+
+
+@pytest.mark.parametrize("implementation", ["tiled", "dense"])
+def test_a_kernel_may_be_an_autograd_function(implementation: str) -> None:
+    z, _ = make_batch(40)
+    loss = mv.PVCLoss(kernel=FunctionKernel(), implementation=implementation)(z)
+    assert_same(loss, mv.PVCLoss(kernel=InverseTangent(), implementation="dense")(z), z)
+
+
+class InverseTangent:
+    def log(self, cosine: Tensor) -> Tensor:
+        return torch.atan(2 * cosine)
+
+    def value(self, cosine: Tensor, temperature: Tensor) -> Tensor:
+        return torch.exp(self.log(cosine) / temperature)
+
+
+def test_parameters_of_a_kernel_are_learned_in_batches_of_any_size() -> None:
+    z, _ = make_batch(400)  # more rows than small batches have
+    kernel = LearnedKernel()
+    losses = [mv.PVCLoss(kernel=kernel, implementation=name)(z) for name in ("auto", "dense")]
+    assert_same(*losses, z, kernel.slope)
+
+
+def test_equal_kernels_are_registered_once() -> None:
+    numbers = {mv.PVCLoss(kernel=InverseMultiquadric(c))._kernel_function.number for c in (0.3, 0.3, 0.4)}
+    assert len(numbers) == 2

@@ -11,11 +11,12 @@ from manyviews.losses import LOSSES, InverseMultiquadric
 from manyviews.losses import _tiled as tiled
 from manyviews.losses._accumulate import IDENTITY, RegisteredKernel, register_kernel
 from tests.losses.loss_by_name import get_loss, limit_views
+from tests.losses.test_combinations import FunctionKernel
 
 pytestmark = pytest.mark.slow
 
 # Inductor takes a long time, and generates code only for what is not in an operator.
-WITH_INDUCTOR = ("mv-dhel", "siglip", "gram", "lejepa", "mv-dhel+0.5*prod-dhel")
+WITH_INDUCTOR = ("mv-dhel", "siglip", "gram", "lejepa", "symile", "mv-dhel+0.5*prod-dhel")
 CASES = [(name, "aot_eager") for name in LOSSES] + [
     pytest.param(name, "inductor", marks=pytest.mark.skipif(not shutil.which("c++"), reason="no C++ compiler here"))
     for name in WITH_INDUCTOR
@@ -84,6 +85,7 @@ def test_a_compiled_loss_accepts_batches_of_other_shapes(name: str) -> None:
         ("pwe-infonce", {"pair_weights": [[0, 1, 2], [1, 0, 0], [2, 0, 0]]}),
         ("pvc", {"kernel": InverseMultiquadric()}),
         ("pvc", {"kernel": MyKernel(), "implementation": "tiled"}),
+        ("pvc", {"kernel": FunctionKernel()}),
         ("mv-infonce", {"temperature": 0.005}),
     ],
 )

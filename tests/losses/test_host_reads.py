@@ -17,6 +17,9 @@ CASES = {name: {} for name in LOSSES} | {
     "mv-infonce, low temperature": {"temperature": 0.005},
     "mv-infonce, memory": {"memory_bank": 8},
     "mv-infonce, dense": {"implementation": "dense"},
+    "symile, all": {"negatives": "all"},
+    "triangle, area": {"square_root": True},
+    "mmcr, local": {"local_weight": 0.1},
 }
 
 
@@ -30,7 +33,7 @@ def test_forward_and_backward_read_no_value(case: str, device: str) -> None:
         has_temperature = get_loss(name).temperature is not None
         for learn in (False, True) if has_temperature else (None,):
             kwargs = options if learn is None else {"learn_temperature": learn, **options}
-            loss_fn = get_loss(name, validate=validate, **kwargs)
+            loss_fn = get_loss(name, validate=validate, **kwargs).train()
             z = torch.randn(20, int(min(3, loss_fn.max_views)), 8, requires_grad=True)
             some_missing = torch.rand(z.shape[:2]) < 0.8
             for mask in (None, some_missing):

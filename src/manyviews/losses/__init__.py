@@ -38,6 +38,7 @@ from manyviews.losses.registry import LOSSES as LOSSES
 from manyviews.losses.registry import RELEASED_CODE_KWARGS as RELEASED_CODE_KWARGS
 from manyviews.losses.registry import get_default_temperature as get_default_temperature
 from manyviews.losses.registry import get_loss as get_loss
+from manyviews.losses.registry import parse_sum as parse_sum
 from manyviews.losses.spectral import EMPSSLLoss as EMPSSLLoss
 from manyviews.losses.spectral import LeJEPALoss as LeJEPALoss
 from manyviews.losses.spectral import MMCRLoss as MMCRLoss

@@ -8,12 +8,14 @@ space each side subtracts its own running maximum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from itertools import accumulate
+from types import MethodType
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, autograd
 from torch import distributed as dist
 from torch.func import vjp
 
@@ -24,7 +26,7 @@ SQRT_LOG2_E = math.sqrt(math.log2(math.e))
 
 KernelFunction = Callable[..., Tensor]
 """f(similarity, *parameters), elementwise."""
-_REGISTERED: list[RegisteredKernel] = []
+_REGISTERED: dict[Hashable, RegisteredKernel] = {}
 
 
 class RegisteredKernel(NamedTuple):
@@ -35,16 +37,24 @@ class RegisteredKernel(NamedTuple):
 
 
 def register_kernel(function: KernelFunction) -> RegisteredKernel:
-    """Return the function with its number in this process."""
-    for registered in _REGISTERED:
-        if registered.function == function:
-            return registered
-    _REGISTERED.append(RegisteredKernel(function, len(_REGISTERED)))
-    return _REGISTERED[-1]
+    """Return the function with its number in this process; functions of equal kernels have the same number."""
+    key: Hashable = function
+    if isinstance(function, partial):
+        key = function.func, function.args
+    elif isinstance(function, MethodType):
+        key = function.__func__, function.__self__
+    try:
+        registered = _REGISTERED.get(key)
+    except TypeError:  # a kernel without a hash
+        key = object()
+        registered = None
+    if registered is None:
+        registered = _REGISTERED[key] = RegisteredKernel(function, len(_REGISTERED))
+    return registered
 
 
 def get_registered_kernel(number: int) -> RegisteredKernel:
-    return _REGISTERED[number]
+    return list(_REGISTERED.values())[number]
 
 
 IDENTITY = register_kernel(torch.clone)
@@ -214,8 +224,7 @@ class StableAccumulator(TileAccumulator):
         self.gradients = [torch.zeros_like(p) for p in self.parameters]
 
     def similarity_grad(self, tile: Tile) -> Tensor:
-        # Autograd is not available in an operator, `vjp` is.
-        values, differentiate, *_ = vjp(self.kernel_fn, self.similarities(tile), *self.parameters)
+        values, differentiate = _start_vjp(self.kernel_fn, self.similarities(tile), *self.parameters)
         row_weight, col_weight = _get_row_col_slices(tile, self.weight)
         if self.log_space:
             logs = self.mask_excluded_(values.clone(), tile, self.fill)
@@ -232,6 +241,18 @@ class StableAccumulator(TileAccumulator):
 
     def finish_backward(self, gradient: Tensor) -> tuple[Tensor, ...]:
         return (gradient, *self.gradients)
+
+
+def _start_vjp(function: KernelFunction, *inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """Return the values of a function, and the function from their gradient to those of the inputs."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        values = function(*leaves)
+    if values.requires_grad:
+        return values.detach(), lambda grad: autograd.grad(values, leaves, grad)
+    # In an operator autograd does not record, and `vjp` does, but not for every `autograd.Function`.
+    values, differentiate, *_ = vjp(function, *inputs)
+    return values, differentiate
 
 
 def count_cached_values(tiles: list[Tile], max_values: int) -> int:

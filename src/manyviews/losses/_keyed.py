@@ -18,6 +18,7 @@ class KeyedLoss(MultiViewLoss):
     """
 
     step: Tensor
+    _evaluation_step: Tensor
 
     def __init__(self, temperature: float | Tensor | None = None, *, seed: int = 0, **options: Any) -> None:
         super().__init__(temperature, **options)
@@ -25,11 +26,13 @@ class KeyedLoss(MultiViewLoss):
             raise TypeError(f"seed must be an integer, got {seed!r}")
         self.seed = seed
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        # A buffer: inductor folds a constant into other random numbers than eager mode draws.
+        self.register_buffer("_evaluation_step", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def get_next_step(self, device: torch.device) -> Tensor:
         """Return the number of this call, from 1, as a tensor; 0 in evaluation mode, which does not count."""
         if not self.training:
-            return torch.zeros((), dtype=torch.int64, device=device)
+            return self._evaluation_step.to(device)
         self.step.add_(1)
         # A copy, because the next call changes the buffer.
         return self.step.to(device, copy=True)

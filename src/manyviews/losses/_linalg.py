@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, autograd
+from torch.autograd.function import once_differentiable
 
 from manyviews.losses._dense import matmul
 
@@ -82,6 +83,7 @@ class _NuclearNorm(autograd.Function):
         return S.sum(-1).masked_fill(is_bad, torch.nan)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (polar,) = ctx.saved_tensors
         return grad[..., None, None] * polar
@@ -108,6 +110,7 @@ class _SingularValues(autograd.Function):
         return values.sqrt().masked_fill(is_bad, torch.nan), vectors[..., 0].masked_fill(is_bad, torch.nan)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, value_grad: Tensor, vector_grad: Tensor) -> Tensor:
         values, vectors = ctx.saved_tensors
         with torch.autocast(values.device.type, enabled=False):
@@ -155,6 +158,7 @@ class _LogDet(autograd.Function):
         return logdet.masked_fill(~gram.isfinite().all(-1).all(-1), torch.nan)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         x, scale, factor = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):

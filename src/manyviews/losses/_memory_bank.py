@@ -14,9 +14,11 @@ from manyviews.losses._dense import matmul
 from manyviews.losses._masked import masked_logsumexp, safe_logaddexp
 from manyviews.losses._tiled import TILE_ROWS, Pairs
 
+BUFFERS = ("embeddings", "mask", "ids", "has_id")
+
 
 class MemoryBank(nn.Module):
-    """The unit embeddings (K, N, d) of the last K instances, the latest first, with their mask and ids.
+    """The unit embeddings (K, N, d) of the last K instances, the latest first, with their mask and ids (K,).
 
     The buffers are created by the first batch, or by `load_state_dict`. Each rank adds the batch of all ranks, so their
     banks are equal.
@@ -25,13 +27,14 @@ class MemoryBank(nn.Module):
     embeddings: Tensor | None
     mask: Tensor | None
     ids: Tensor | None
+    has_id: Tensor | None
 
     def __init__(self, size: int) -> None:
         super().__init__()
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"memory_bank must be a number of instances (an integer >= 0), got {size!r}")
         self.size = size
-        for name in ("embeddings", "mask", "ids"):
+        for name in BUFFERS:
             self.register_buffer(name, None)
 
     @property
@@ -43,43 +46,45 @@ class MemoryBank(nn.Module):
         z = batch.z.detach()
         M, N, d = z.shape
         mask = z.new_ones(M, N, dtype=torch.bool) if batch.mask is None else batch.mask
-        ids = torch.full((M,), -1, dtype=torch.int64, device=z.device) if batch.ids is None else batch.ids.long()
-        if self.embeddings is None or self.mask is None or self.ids is None:
+        ids = torch.zeros(M, dtype=torch.int64, device=z.device) if batch.ids is None else batch.ids.long()
+        has_id = torch.full((M,), batch.ids is not None, device=z.device)
+        if self.embeddings is None:
             self.embeddings = z.new_zeros(self.size, N, d)
             self.mask = mask.new_zeros(self.size, N)
-            self.ids = ids.new_full((self.size,), -1)
+            self.ids, self.has_id = ids.new_zeros(self.size), has_id.new_zeros(self.size)
         with torch.no_grad():
-            self.embeddings = torch.cat([z.to(self.embeddings), self.embeddings])[: self.size]
-            self.mask = torch.cat([mask, self.mask])[: self.size]
-            self.ids = torch.cat([ids, self.ids])[: self.size]
+            for name, latest in zip(BUFFERS, (z.to(self.embeddings), mask, ids, has_id), strict=True):
+                setattr(self, name, torch.cat([latest, getattr(self, name)])[: self.size])
 
-    def get_views(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return embeddings (K, N, d) and mask (K, N); entries that are not filled yet are missing views."""
+    def get_views(self, like: Tensor) -> BankViews:
+        """Return the embeddings (K, N, d) with mask and ids; entries that are not filled yet are missing views."""
         assert self.embeddings is not None
         assert self.mask is not None
+        assert self.ids is not None
+        assert self.has_id is not None
         if self.embeddings.shape[1:] != like.shape[1:] or self.embeddings.device != like.device:
             raise ValueError(
                 f"the memory bank has embeddings {tuple(self.embeddings.shape)} on {self.embeddings.device}, but the "
                 f"batch {tuple(like.shape)} on {like.device}: use another loss object for other embeddings"
             )
-        return self.embeddings.to(like), self.mask
+        return BankViews(self.embeddings.to(like), self.mask, self.ids, self.has_id)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        for name in ("embeddings", "mask", "ids"):
+        for name in BUFFERS:
             saved = state_dict.get(prefix + name)
-            if isinstance(saved, Tensor):
-                if len(saved) != self.size:
-                    raise ValueError(f"the saved memory bank has {len(saved)} instances, this loss has {self.size}")
-                setattr(self, name, torch.empty_like(saved))
+            if isinstance(saved, Tensor) and len(saved) != self.size:
+                raise ValueError(f"the saved memory bank has {len(saved)} instances, this loss has {self.size}")
+            setattr(self, name, torch.empty_like(saved) if isinstance(saved, Tensor) else None)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class BankViews(NamedTuple):
-    """Views (K, N, d) in the memory bank, scaled as those of the batch, with mask (K, N) and ids (K,)."""
+    """Views (K, N, d) in the memory bank with their mask (K, N) and ids (K,), where `has_id` (K,)."""
 
     keys: Tensor
     mask: Tensor
     ids: Tensor
+    has_id: Tensor
 
 
 def compute_bank_energies(
@@ -111,7 +116,7 @@ def compute_bank_energies(
             if mask is not None:
                 excluded = excluded | ~mask[:, l, None]
             if ids is not None:
-                excluded = excluded | (ids[:, None] == bank.ids[chunk])
+                excluded = excluded | ((ids[:, None] == bank.ids[chunk]) & bank.has_id[chunk])
             arguments = (x[:, l], bank.keys[chunk, m], excluded.expand(instances, -1), *parameters)
             # The values of a chunk are computed again in the backward pass.
             part = checkpoint(sum_chunk, *arguments, use_reentrant=False, preserve_rng_state=False)

@@ -110,7 +110,8 @@ def compute_tiled_energies(
     energies = energies.transpose(0, 1)
     if any((m, l) not in required for l, m in required):
         # A tile gives the energies of (l, m) and (m, l), even if only one of them is required.
-        needed = torch.tensor([[(l, m) in required for m in range(views)] for l in range(views)], device=x.device)
+        needed = torch.tensor([[(l, m) in required for m in range(views)] for l in range(views)])
+        needed = needed.to(x.device, non_blocking=True)
         energies = energies.masked_fill(~needed, -torch.inf if log_space else 0.0)
     return energies
 

@@ -32,9 +32,9 @@ def compute_gram(
 
         V_ij = v_j sqrt(1 - sum_k (u_i . b_jk)^2)  =  sqrt(det(G_j) (1 - s^T G_j^-1 s)),  s the inner products.
     """
-    others = [view for view in range(z.shape[1]) if view != anchor]
-    rows, columns = z[:, anchor], z[:, others]
-    basis, volume = orthonormalize(columns, None if mask is None else mask[:, others])
+    rows, columns = z[:, anchor], _drop_view(z, anchor)
+    other_mask = None if mask is None else _drop_view(mask, anchor)
+    basis, volume = orthonormalize(columns, other_mask)
     # From the residual vector, because the scalar formula is imprecise at the small volumes of positives.
     residual = rows - ((rows[:, None] * basis).sum(2, keepdim=True) * basis).sum(1)
     _, height = normalize_or_zero(residual, 8 * torch.finfo(z.dtype).eps)
@@ -45,7 +45,7 @@ def compute_gram(
         (scaled_volume, *basis.unbind(1)),
         -scaled_volume * height,
         None if mask is None else mask[:, anchor],
-        None if mask is None else mask[:, others].any(1),
+        None if other_mask is None else other_mask.any(1),
         label_smoothing=label_smoothing,
         tile_rows=tile_rows,
     )
@@ -84,6 +84,11 @@ def compute_triangle(
         label_smoothing=label_smoothing,
         tile_rows=tile_rows,
     )
+
+
+def _drop_view(x: Tensor, view: int) -> Tensor:
+    """Return (M, N - 1, ...) without a view, by slices: a list of indices would be copied to the device."""
+    return torch.cat([x[:, :view], x[:, view + 1 :]], 1)
 
 
 def _multiply_volumes(rows: Tensor, scaled_volume: Tensor, *basis: Tensor) -> Tensor:

@@ -59,6 +59,8 @@ class MultiViewLoss(nn.Module):
     """Each instance has a loss of its own; if false, only the batch has one."""
     mask_error: ClassVar[str] = ""
     """Why the loss has no meaning for missing views, if it has none."""
+    requires_labels: ClassVar[bool] = False
+    """The loss is called with labels."""
     uses_ids: bool = False
     """`ids` select negatives."""
     audit_error: ClassVar[str] = ""
@@ -149,6 +151,11 @@ class MultiViewLoss(nn.Module):
         if batch.validate and not counted.any():
             raise ValueError(f"no instance has the views that {name} aligns: there are no positives")
         return torch.where(counted, losses, 0.0).sum() / counted.sum()
+
+    @property
+    def has_memory_bank(self) -> bool:
+        """Instances of earlier batches are negatives."""
+        return False
 
     @property
     def temperature(self) -> float | Tensor | None:

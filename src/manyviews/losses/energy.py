@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
+from torch.func import vjp
 
 from manyviews.losses._accumulate import IDENTITY, MAX_SAFE_LOGIT, KernelFunction, RegisteredKernel, register_kernel
 from manyviews.losses._batch import GatheredBatch, check_choice
@@ -16,7 +17,7 @@ from manyviews.losses._masked import safe_logaddexp
 from manyviews.losses._memory_bank import BankViews, MemoryBank, compute_bank_energies
 from manyviews.losses._tiled import Pairs, compute_tiled_energies
 from manyviews.losses.base import MultiViewLoss
-from manyviews.losses.kernels import Gaussian, Kernel, PositiveKernel
+from manyviews.losses.kernels import BUILT_IN_KERNELS, Gaussian, Kernel, PositiveKernel
 
 Implementation = Literal["auto", "dense", "tiled"]
 DENSE_MAX_ROWS = 512
@@ -82,6 +83,9 @@ class EnergyLoss(MultiViewLoss):
         self.implementation = implementation
         self.memory_bank = MemoryBank(memory_bank) if memory_bank else None
         self._kernel_function = self._register_kernel()
+        self._is_dense_only, self._is_dense_compiled = self._inspect_kernel()
+        if self._is_dense_only and implementation == "tiled":
+            raise ValueError(f'{kernel} has parameters of its own, which need implementation="dense" or "auto"')
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
         """Compute the losses (M,) of the instances from positives and energies (M, N, N)."""
@@ -127,6 +131,7 @@ class EnergyLoss(MultiViewLoss):
 
     def compute_losses(self, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
         ((P, A),) = compute_positives_and_energies([self], batch)
+        update_memory_banks([self], batch)
         return self.compute_from_energies(P, A, batch)
 
     def compute_from_energies(self, P: Tensor, A: Tensor, batch: GatheredBatch) -> tuple[Tensor, Tensor]:
@@ -142,6 +147,10 @@ class EnergyLoss(MultiViewLoss):
                 raise ValueError(f"{reason}: there are no negatives")
             losses = torch.where(has_negatives, losses, torch.nan)
         return losses, counted
+
+    @property
+    def has_memory_bank(self) -> bool:
+        return self.memory_bank is not None
 
     @property
     def temperature(self) -> float | Tensor:
@@ -184,7 +193,9 @@ class EnergyLoss(MultiViewLoss):
         max_logit = self._get_max_logit(batch)
         use_shared_exp = kernel == IDENTITY and (max_logit is None or max_logit < MAX_SAFE_LOGIT[x.dtype])
         use_dense = not use_shared_exp and not batch.is_distributed and x.shape[0] * x.shape[1] <= DENSE_MAX_ROWS
-        if self.implementation == "dense" or (self.implementation == "auto" and use_dense):
+        use_dense = use_dense and self.implementation == "auto"
+        is_dense_only = self._is_dense_only or (self._is_dense_compiled and torch.compiler.is_compiling())
+        if self.implementation == "dense" or use_dense or is_dense_only:
             A = compute_dense_energies(x, required, mask, ids=batch.ids, **options)
         else:
             A = compute_tiled_energies(
@@ -222,6 +233,20 @@ class EnergyLoss(MultiViewLoss):
         kernel_fn = self.make_kernel_function()
         return IDENTITY if kernel_fn is None else register_kernel(kernel_fn)
 
+    def _inspect_kernel(self) -> tuple[bool, bool]:
+        """Return whether the kernel needs dense energies always (it has parameters of its own), and if compiled."""
+        function = self._kernel_function.function
+        if isinstance(self.kernel, BUILT_IN_KERNELS):
+            return False, False
+        cosines, parameters = torch.zeros(2), (torch.ones(()),) * isinstance(self.kernel, PositiveKernel)
+        if function(cosines, *parameters).requires_grad:
+            return True, True
+        try:
+            vjp(function, cosines, *parameters)
+        except RuntimeError:  # an `autograd.Function` that an operator cannot differentiate
+            return False, True
+        return False, False
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._kernel_function = self._register_kernel()  # numbers are those of a process
@@ -238,8 +263,9 @@ def compute_positives_and_energies(losses: Sequence[EnergyLoss], batch: Gathered
     x = first.scale_by_temperature(z)
     bank = None
     if memory is not None and not memory.is_empty:
-        keys, key_mask, _ = _expand_views(losses, *memory.get_views(batch.z))
-        bank = BankViews(first.scale_by_temperature(keys), cast(Tensor, key_mask), cast(Tensor, memory.ids))
+        bank = memory.get_views(batch.z)
+        keys, key_mask, _ = _expand_views(losses, bank.keys, bank.mask)
+        bank = bank._replace(keys=first.scale_by_temperature(keys), mask=cast(Tensor, key_mask))
     required = set()
     for loss in losses:
         index = [i for block in blocks[loss.expansion] for i in range(block.start, block.stop)]
@@ -255,9 +281,15 @@ def compute_positives_and_energies(losses: Sequence[EnergyLoss], batch: Gathered
             is_positive = is_positive & own_mask[:, :, None] & own_mask[:, None, :]
         P = _take(_take(log_kernel, block, 1), block, 2).masked_fill(~is_positive, -torch.inf)
         results.append((P, _take(_take(energies, block, 1), block, 2)))
-    if memory is not None and first.training:
-        memory.add(batch)
     return results
+
+
+def update_memory_banks(losses: Sequence[EnergyLoss], batch: GatheredBatch) -> None:
+    """Add a batch to the memory banks of losses in training mode, once to each, after all energies are computed."""
+    banks = {id(loss.memory_bank): loss.memory_bank for loss in losses if loss.training}
+    for bank in banks.values():
+        if bank is not None:
+            bank.add(batch)
 
 
 def _expand_views(

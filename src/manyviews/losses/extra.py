@@ -21,6 +21,7 @@ from manyviews.losses.energy import (
     compute_positives_and_energies,
     list_cross_view_pairs,
     list_same_view_pairs,
+    update_memory_banks,
 )
 from manyviews.losses.kernels import Gaussian, Kernel, PositiveKernel
 from manyviews.losses.multiview import NTXentLoss, PairLoss, PairwiseLoss
@@ -53,6 +54,9 @@ class AnchoredLoss(PairwiseLoss):
         if not isinstance(anchor_view, int) or anchor_view < 0:
             raise ValueError(f"anchor_view must be the index of a view (an integer >= 0), got {anchor_view}")
         self.anchor_view = anchor_view
+        weights = self.pair_weights
+        if weights is not None and not any(weights[l][m] for l, m in self.list_pairs(len(weights))):
+            raise ValueError(f"pair_weights of a pair with the anchor view {anchor_view} must be > 0, got {weights}")
 
     def list_pairs(self, views: int) -> Pairs:
         if self.anchor_view >= views:
@@ -75,6 +79,7 @@ class SupConLoss(NTXentLoss):
     """
 
     equation = "NT-Xent, the mean over all views of all instances of the label"
+    requires_labels = True
     gaussian_only = "the sum over a class is computed with inner products"
 
     def forward(
@@ -90,6 +95,7 @@ class SupConLoss(NTXentLoss):
             if batch.labels is None:
                 raise ValueError("SupConLoss requires labels=labels: without labels use NTXentLoss (ntxent)")
             ((P, A),) = compute_positives_and_energies([self], batch)
+            update_memory_banks([self], batch)
             energy = masked_logsumexp(safe_logaddexp(P, A), 2)
             similarity, count = self._mean_class_similarity(batch)
             losses = masked_mean(energy - similarity, count > 0, 1)

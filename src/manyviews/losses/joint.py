@@ -146,7 +146,11 @@ class SymileLoss(JointLoss, KeyedLoss):
         if permutations.shape != (views, views, instances):
             expected, got = (views, views, instances), tuple(permutations.shape)
             raise ValueError(f"permutations must be (views, views, instances) = {expected}, got {got}")
-        if batch.validate and not bool((permutations.sort(2).values == torch.arange(instances)).all()):
+        if permutations.device != batch.z.device:
+            raise ValueError(f"permutations are on {permutations.device}, but the embeddings on {batch.z.device}")
+        if batch.validate and not bool(
+            (permutations.sort(2).values == torch.arange(instances, device=batch.z.device)).all()
+        ):
             raise ValueError(f"permutations must contain each of 0..{instances - 1} once for each pair of views")
 
 

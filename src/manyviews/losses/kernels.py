@@ -110,6 +110,7 @@ class SignedKernel(Protocol):
 
 
 Kernel = PositiveKernel | SignedKernel
+BUILT_IN_KERNELS = (Gaussian, InverseMultiquadric, Logarithmic, Riesz)
 
 
 def _require(condition: bool, message: str) -> None:

@@ -28,6 +28,8 @@ Negatives = Literal["cross_view", "same_view", "all"]
 PairLoss = Literal["infonce", "ntxent", "dhel"]
 Aggregation = Literal["geometric", "arithmetic"]
 Combination = Literal["mean", "product"]
+MIN_LENGTH: dict[Combination, float] = {"mean": 1e-6, "product": 1e-3}
+"""Length of a mean of unit vectors, or of a product of them scaled by sqrt(d), below which it has no direction."""
 
 
 def _reduce_views(logs: Tensor, reduction: ViewReduction) -> Tensor:
@@ -194,7 +196,8 @@ class PairwiseLoss(EnergyLoss):
 
     def _make_weights(self, views: int, like: Tensor) -> Tensor:
         dtype = like.dtype if like.is_floating_point() else torch.float32
-        return torch.tensor(self.get_weights(views), dtype=dtype, device=like.device)
+        # A copy that does not wait for the device.
+        return torch.tensor(self.get_weights(views), dtype=dtype).to(like.device, non_blocking=True)
 
     def required_energies(self, views: int) -> Pairs:
         pairs = {(l, m) for l, m in self.list_pairs(views) if self._has_weight(l, m)}
@@ -328,7 +331,7 @@ class LeaveOneOutLoss(PairwiseLoss):
             # A vector of zero has no direction: it is replaced by a constant unit vector, without a gradient.
             length = torch.linalg.vector_norm(combined.detach(), dim=2, keepdim=True)
             fallback_direction = (torch.arange(z.shape[2], device=z.device) == 0).to(z)
-            combined = normalize(torch.where(length > 1e-6, combined, fallback_direction), dim=2)
+            combined = normalize(torch.where(length > MIN_LENGTH[self.combine], combined, fallback_direction), dim=2)
         if has_others is not None:
             combined = combined * has_others[:, :, None]
         return torch.cat([z, combined], 1), mask

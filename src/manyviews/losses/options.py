@@ -7,7 +7,7 @@ import typing
 from functools import partial
 from typing import Any
 
-from manyviews.losses.registry import LOSSES, get_loss
+from manyviews.losses.registry import LOSSES, get_loss, is_sum, parse_sum
 
 EXCLUDED_OPTIONS = ("temperature", "learn_temperature", "reduction", "gather_distributed", "kernel")
 """Options that are not text, or that a config has other fields for."""
@@ -20,9 +20,8 @@ def list_loss_options(name: str) -> dict[str, Any]:
         >>> list_loss_options("pvc")["aggregation"]
         typing.Literal['geometric', 'arithmetic']
     """
-    parts = [term.rpartition("*")[2].strip() for term in name.split("+")]
-    if name not in LOSSES and len(parts) > 1:
-        first, *others = [list_loss_options(part) for part in parts]
+    if name not in LOSSES and is_sum(name):
+        first, *others = [list_loss_options(part) for part, _ in parse_sum(name)]
         return {option: kind for option, kind in first.items() if all(option in other for other in others)}
     get_loss(name)  # raises if there is no such loss
     make_loss, bound = LOSSES[name], inspect.signature(LOSSES[name])

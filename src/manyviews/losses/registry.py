@@ -1,5 +1,6 @@
 """Losses by name, as in the command line and in recipes."""
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -57,7 +58,7 @@ def get_loss(name: str, **options: Any) -> MultiViewLoss:
         >>> get_loss("pvc", temperature=0.2)
         PVCLoss(temperature=0.2, kernel=Gaussian(), aggregation='geometric')
     """
-    if isinstance(name, str) and ("+" in name or "*" in name):
+    if isinstance(name, str) and is_sum(name):
         return WeightedSumLoss(parse_sum(name), **options)
     if not isinstance(name, str) or name not in LOSSES:
         key = str(name).lower()
@@ -77,6 +78,11 @@ def get_default_temperature(name: str) -> float | None:
     return None if temperature is None else float(temperature)
 
 
+def is_sum(name: str) -> bool:
+    """Return whether the name is a weighted sum."""
+    return "+" in name or "*" in name
+
+
 def parse_sum(text: str) -> list[tuple[str, float]]:
     """Parse a weighted sum of names.
 
@@ -85,7 +91,7 @@ def parse_sum(text: str) -> list[tuple[str, float]]:
         [('mv-dhel', 1.0), ('prod-dhel', 0.5)]
     """
     parts = []
-    for term in text.split("+"):
+    for term in re.split(r"(?<!\de)\+", text):  # not the plus of 1e+3
         weight, _, name = term.rpartition("*")
         name = name.strip()
         if name not in LOSSES:

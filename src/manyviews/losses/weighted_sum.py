@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from manyviews.losses._batch import GatheredBatch
 from manyviews.losses.base import MultiViewLoss
-from manyviews.losses.energy import EnergyLoss, compute_positives_and_energies
+from manyviews.losses.energy import EnergyLoss, compute_positives_and_energies, update_memory_banks
 
 
 class WeightedSumLoss(MultiViewLoss):
@@ -21,8 +21,8 @@ class WeightedSumLoss(MultiViewLoss):
 
     Args:
         parts: pairs (loss, weight); a loss is a name or a `MultiViewLoss` with reduction "mean" or "none" like the sum.
-        **options: options of the losses given by name, such as `temperature`; with `learn_temperature` all of them
-            share one temperature, with `memory_bank` one bank.
+        **options: options of the losses given by name, such as `temperature`; with `learn_temperature` those that
+            start from the same temperature share it, with `memory_bank` all of them share one bank.
 
     Examples:
         >>> import torch
@@ -52,12 +52,12 @@ class WeightedSumLoss(MultiViewLoss):
                 raise ValueError(f'{type(loss).__name__} is a loss of the whole batch: reduction must be "mean"')
             if (loss.reduction, loss.gather_distributed) != (self.reduction, self.gather_distributed):
                 raise ValueError(f"reduction and gather_distributed of {loss} must be those of the sum")
+            if loss.requires_labels:
+                raise ValueError(f"a weighted sum has no labels, which {type(loss).__name__} requires")
             losses.append(loss)
         named = [loss for loss, (part, _) in zip(losses, parts, strict=True) if isinstance(part, str)]
-        for name in ("log_temperature", "memory_bank"):
-            owners = [loss for loss in named if getattr(loss, name, None) is not None]
-            for loss in owners[1:]:
-                setattr(loss, name, getattr(owners[0], name))
+        _share(named, "log_temperature", key=lambda parameter: parameter.item())
+        _share(named, "memory_bank")
         self.parts = nn.ModuleList(losses)
         groups: dict[Hashable, list[int]] = {}
         for i, loss in enumerate(losses):
@@ -75,6 +75,10 @@ class WeightedSumLoss(MultiViewLoss):
         """The temperature of the first loss that has one."""
         return next((part.temperature for part in self._get_parts() if part.temperature is not None), None)
 
+    @property
+    def has_memory_bank(self) -> bool:
+        return any(part.has_memory_bank for part in self._get_parts())
+
     def _get_parts(self) -> list[MultiViewLoss]:
         return [cast(MultiViewLoss, part) for part in self.parts]
 
@@ -84,6 +88,7 @@ class WeightedSumLoss(MultiViewLoss):
         for group in self._groups:
             shared = [cast(EnergyLoss, parts[i]) for i in group]
             energies.update(zip(group, compute_positives_and_energies(shared, batch), strict=True))
+        update_memory_banks([part for part in parts if isinstance(part, EnergyLoss)], batch)
         total = batch.z.new_zeros(())
         for i, (weight, part) in enumerate(zip(self.weights, parts, strict=True)):
             if isinstance(part, EnergyLoss):
@@ -98,3 +103,12 @@ class WeightedSumLoss(MultiViewLoss):
     def options_text(self) -> str:
         parts = zip(self.weights, self._get_parts(), strict=True)
         return f"WeightedSumLoss {[(weight, part.options_text) for weight, part in parts]}"
+
+
+def _share(losses: Sequence[MultiViewLoss], name: str, key: Callable[[Any], Hashable] = lambda _: None) -> None:
+    """Give the losses the attribute of the first one that has it; those with another key keep their own."""
+    first: dict[Hashable, Any] = {}
+    for loss in losses:
+        value = getattr(loss, name, None)
+        if value is not None:
+            setattr(loss, name, first.setdefault(key(value), value))

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from manyviews.losses import LOSSES, get_default_temperature, get_loss
+from manyviews.losses import LOSSES, get_default_temperature, get_loss, parse_sum
 from manyviews.utils import limit_threads, read_text, track, warmup_cosine_lr, write_atomic
 
 BITS, DIM, HIDDEN_DIM, BATCH_SIZE = 5, 32, 64, 128
@@ -185,21 +185,10 @@ SCORES: dict[str, Score] = {
 """Functions of the embeddings of all strings (32, d), to scores (32, 32, 32) of a, c and b."""
 
 
-def split_terms(loss: str) -> list[tuple[str, float]]:
-    """Split the name of a weighted sum into names and weights.
-
-    Examples:
-        >>> split_terms("mv-dhel+0.5*prod-dhel"), split_terms("pvc")
-        ([('mv-dhel', 1.0), ('prod-dhel', 0.5)], [('pvc', 1.0)])
-    """
-    terms = (term.strip().rpartition("*") for term in loss.split("+"))
-    return [(name.strip(), float(weight or 1)) for weight, _, name in terms]
-
-
 def compute_own_score(loss: str, z: Tensor) -> Tensor:
     """Compute the score of a loss (32, 32, 32) for a, c and b; that of a weighted sum is the sum of its parts'."""
     total = torch.zeros(NUM_STRINGS, NUM_STRINGS, NUM_STRINGS)
-    for name, weight in split_terms(loss):
+    for name, weight in parse_sum(loss):
         score = "product" if name.startswith("prod-") else OWN_SCORES.get(name, "pairs")
         total += weight * SCORES[score](*z)
     return total

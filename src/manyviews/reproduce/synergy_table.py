@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from manyviews.losses import parse_sum
 from manyviews.reproduce.claims import Claim
 from manyviews.reproduce.figures import get_line_style, save_figure, use_plot_style
 from manyviews.reproduce.synergy import (
@@ -16,7 +17,6 @@ from manyviews.reproduce.synergy import (
     Measurement,
     compute_best_possible,
     list_losses,
-    split_terms,
 )
 from manyviews.utils import Table, format_mean_std
 
@@ -126,7 +126,7 @@ def _make_sum_claims(
 
     if not fractions:
         return
-    sums = [name for name in names if len(split_terms(name)) > 1]
+    sums = [name for name in names if len(parse_sum(name)) > 1]
     for name in sums:
         numbers = (
             f"p = {fraction:g}: {means[name, fraction]['best']:.1%} and {means[name, fraction]['pairwise']:.1%}"
@@ -146,7 +146,7 @@ def _make_sum_claims(
 
 
 def _is_pairwise(name: str) -> bool:
-    return len(split_terms(name)) == 1 and name not in OWN_SCORES and not name.startswith("prod-")
+    return len(parse_sum(name)) == 1 and name not in OWN_SCORES and not name.startswith("prod-")
 
 
 def draw_synergy_figure(results: Sequence[Measurement], path: Path) -> list[Path]:

@@ -211,6 +211,9 @@ class Trainer:
         # Randomness of the encoder (dropout) depends on (seed, step, rank) only, so resuming reproduces it.
         torch.manual_seed(int(hash_key(self.config.seed, self.step_number, self.fabric.global_rank)))
         loss_kwargs = self.task.get_loss_kwargs(batch)
+        if isinstance(self.loss, MultiViewLoss) and self.loss.has_memory_bank and self.loss.uses_ids:
+            # An instance that is in the bank from the last epoch is not its own negative.
+            loss_kwargs["ids"] = batch.indices.to(self.fabric.device)
 
         def compute_loss(z: Tensor) -> Tensor:
             try:
