@@ -52,7 +52,7 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def make_losses_table() -> str:
-    lines = ["| loss | inner products | P1 | P2 | P3, terms | coupling |", "|---|---|---|---|---|---|"]
+    lines = ["| loss | cost | P1 | P2 | P3, terms | coupling |", "|---|---|---|---|---|---|"]
     for name in LOSS_PAGES:
         loss = LOSSES[name]()
         lines.append(f"| [`{name}`](losses/{name}.md) | {describe_cost(loss)} | {' | '.join(list_principles(loss))} |")
@@ -71,6 +71,7 @@ def make_loss_page(name: str) -> str:
     """The page of a loss in Markdown, from losses.yaml and the code."""
     entry, loss = LOSS_PAGES[name], LOSSES[name]()
     views = int(min(4, loss.max_views))
+    unit = "operations" if "d" in describe_cost(loss) else "inner products"
     arguments = "z, labels=torch.arange(64) % 10" if name == "supcon" else "z"
     return f"""# {entry["title"]}
 
@@ -91,7 +92,7 @@ loss_fn({arguments}).backward()
 | property | value |
 |---|---|
 | class | [`{type(loss).__name__}`](../api/losses.md#manyviews.losses.{type(loss).__name__}) |
-| inner products | {describe_cost(loss)}, for M instances and N views |
+| cost | {describe_cost(loss)} {unit}, for M instances and N views |
 | views | {VIEWS.get(loss.max_views, "two or more; some may be missing")} |
 {format_principles(loss, views)}
 | reference | {entry["paper"]} |

@@ -191,7 +191,7 @@ def test_a_temperature_is_for_the_parts_that_have_one() -> None:
 
 def test_parts_of_a_sum_start_from_their_own_temperatures() -> None:
     loss = get_loss("mv-dhel+pvc+symile", learn_temperature=True)
-    assert [round(float(part.temperature), 4) for part in loss.parts] == [0.5, 0.5, 0.07]
+    assert [round(part.temperature.item(), 4) for part in loss.parts] == [0.5, 0.5, 0.07]
     assert len(list(loss.parameters())) == 2
 
 

@@ -136,17 +136,14 @@ def test_the_operator_of_characteristic_functions_is_registered_correctly() -> N
     assert torch.autograd.gradcheck(lambda x: _characteristic_function(x, weight, 0.2, 4), x)
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives_are_refused() -> None:
     z = torch.randn(6, 3, 4, dtype=torch.float64, requires_grad=True)
     for name in ("pmrl", "mmcr", "emp-ssl", "lejepa"):
-        (gradient,) = torch.autograd.grad(get_loss(name)(z), z, create_graph=True)
-        with pytest.raises(
-            RuntimeError, match="differentiate twice|does not have an autograd formula|once_differentiable|not support"
-        ):
-            gradient.square().sum().backward()
+        with pytest.raises(RuntimeError, match=r"only once|autograd formula"):
+            torch.autograd.grad(get_loss(name)(z), z, create_graph=True)[0].square().sum().backward()
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_instances_do_not_have_a_loss_of_their_own(name: str) -> None:
     with pytest.raises(ValueError, match=r'is a loss of the whole batch: reduction must be "mean"'):
         get_loss(name, reduction="none")

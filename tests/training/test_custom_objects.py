@@ -141,8 +141,14 @@ def test_objects_train_evaluate_and_load(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
-    [mv.PVCLoss(0.2), SquaredDistance(), mv.get_loss("mv-dhel+symile", memory_bank=20), mv.LeJEPALoss()],
-    ids=["ours", "own", "memory bank", "random directions"],
+    [
+        mv.PVCLoss(0.2),
+        SquaredDistance(),
+        mv.get_loss("mv-dhel+0.5*siglip", memory_bank=20),
+        mv.SymileLoss(),
+        mv.LeJEPALoss(),
+    ],
+    ids=["ours", "own", "memory bank", "random permutations", "random directions"],
 )
 def test_resumed_training_with_the_same_objects_is_bit_identical(loss: nn.Module, tmp_path: Path) -> None:
     import copy

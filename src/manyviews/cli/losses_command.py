@@ -45,7 +45,9 @@ def describe_cost(loss: mv.MultiViewLoss) -> str:
 
 
 _LEGEND = """\
-M instances, N views. P positives, A energies (N, N); LSE log-sum-exp, (+) logaddexp, off all l != m.
+M instances, N views, d dimensions, S slices. P positives, A energies (N, N); LSE log-sum-exp, (+) logaddexp,
+off all l != m. The cost is a number of inner products, or of operations if it has a d. Losses can be added:
+mv-infonce+0.5*prod-infonce.
 Measured by differentiating each loss at {views} views (2 for two-view losses): P1 all views are aligned
 simultaneously, P2 the energy covers all pairs of points, P3 number of terms per instance, and the coupling
 of alignment and uniformity. They do not apply (-) to losses that are not functions of P and A: those of all

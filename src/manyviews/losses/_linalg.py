@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, autograd
-from torch.autograd.function import once_differentiable
 
 from manyviews.losses._dense import matmul
 
@@ -67,6 +66,12 @@ def orthonormalize(vectors: Tensor, mask: Tensor | None = None) -> tuple[Tensor,
     return torch.stack(basis, 1), volume
 
 
+def _refuse_second_derivative() -> None:
+    """Raise if a backward pass is to be differentiated: its formula is a constant to autograd."""
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        raise RuntimeError("losses of singular values and determinants can be differentiated only once")
+
+
 class _NuclearNorm(autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -83,8 +88,8 @@ class _NuclearNorm(autograd.Function):
         return S.sum(-1).masked_fill(is_bad, torch.nan)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        _refuse_second_derivative()
         (polar,) = ctx.saved_tensors
         return grad[..., None, None] * polar
 
@@ -110,8 +115,8 @@ class _SingularValues(autograd.Function):
         return values.sqrt().masked_fill(is_bad, torch.nan), vectors[..., 0].masked_fill(is_bad, torch.nan)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, value_grad: Tensor, vector_grad: Tensor) -> Tensor:
+        _refuse_second_derivative()
         values, vectors = ctx.saved_tensors
         with torch.autocast(values.device.type, enabled=False):
             eps, largest = torch.finfo(values.dtype).eps, values[..., :1]
@@ -131,8 +136,8 @@ def decompose_views(z: Tensor) -> tuple[Tensor, Tensor]:
 
     They are computed from the N x N Gram matrices. A singular value of zero has the gradient zero. The gradient of a
     direction that is not unique, because the two largest singular values are equal, is bounded. The inner product of a
-    direction and the mean of the views is positive. If it is zero, as for two views with a negative cosine, the largest
-    coordinate of the direction is positive.
+    direction and the mean of the views is positive. If it is zero, as for two views with a negative cosine, the
+    coordinate of largest absolute value is positive.
     """
     values, weights = _SingularValues.apply(matmul(z, z.mT))
     directions, _ = normalize_or_zero((weights.unsqueeze(-1) * z).sum(-2))
@@ -158,8 +163,8 @@ class _LogDet(autograd.Function):
         return logdet.masked_fill(~gram.isfinite().all(-1).all(-1), torch.nan)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        _refuse_second_derivative()
         x, scale, factor = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
             inverse = torch.cholesky_inverse(factor)

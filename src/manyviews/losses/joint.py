@@ -254,10 +254,10 @@ class TRIANGLELoss(JointLoss):
 class PMRLLoss(JointLoss):
     """PMRL: the largest singular value of the views of an instance, and principal directions that differ by instance.
 
-    The views are aligned if one singular value is the only one. The sign of a principal direction, which is arbitrary
-    in the released code, makes its inner product with the mean of the views positive; if that is zero, as for two views
-    with a negative cosine, its largest coordinate. If views are missing, the singular values are those of the existing
-    ones.
+    The views are aligned if only one singular value is not zero. The sign of a principal direction is arbitrary in the
+    released code. Here its inner product with the mean of the views is positive; if that is zero, as for two views with
+    a negative cosine, its coordinate of largest absolute value is positive. If views are missing, the singular values
+    are those of the existing ones.
 
     Args:
         temperature: of the softmax of singular values.

@@ -117,7 +117,7 @@ class LeJEPALoss(SpectralLoss, KeyedLoss):
     """
 
     equation = "w mean_l SIGReg(z_l) + (1 - w) mean (z - mean_l z)²"
-    cost = "M N"
+    cost = "M N d S"
     normalize = False
 
     def __init__(

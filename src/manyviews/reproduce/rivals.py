@@ -32,7 +32,7 @@ from manyviews.training import Config, ConfigError
 VIEWS = 3
 """Views of an image: TRIANGLE takes three."""
 PAPER_LOSSES = ("pwe-infonce", "avg-infonce", "pvc", "mv-infonce", "mv-dhel")
-JOINT_LOSSES = ("prod-dhel", "mv-dhel+0.5*prod-dhel")
+JOINT_LOSSES = ("prod-dhel", "mv-dhel+0.5*prod-dhel", "mv-infonce+0.5*prod-infonce")
 OTHER_LOSSES = ("symile", "gram", "triangle", "pmrl", "mmcr", "emp-ssl", "lejepa")
 RIVAL_LOSSES = (*PAPER_LOSSES, *JOINT_LOSSES, *OTHER_LOSSES)
 WEIGHTS: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -76,7 +76,7 @@ def make_rival_trials(options: ReproduceOptions) -> Iterator[Trial]:
     if options.views and options.views != (VIEWS,):
         raise ConfigError(f"this table has {VIEWS} views of images, which all its losses take")
     for name, path in options.resolve_datasets(_get_default_datasets(options)):
-        multimodal = is_multimodal(path) or (not options.datasets and path == "digits")
+        multimodal = is_multimodal(path) or path == "digits"
         config = get_multimodal_config(options.scale) if multimodal else get_image_config(options.scale)
         config = dataclasses.replace(config, data=path, views=() if multimodal else (str(VIEWS),), optimizer="adamw")
         config = dataclasses.replace(config, temperature=None)
@@ -104,7 +104,7 @@ def _get_default_datasets(options: ReproduceOptions) -> tuple[str, ...]:
 
 def _make_rival_claims(results: Results, data: Level) -> Iterator[Claim]:
     metric = "mae" if results.mean("mae", data=data, loss="mv-dhel") is not None else "linear"
-    for winner in ("mv-dhel", JOINT_LOSSES[1]):
+    for winner in ("mv-dhel", *JOINT_LOSSES[1:]):
         yield claim_best(results, metric, winner, OTHER_LOSSES, data=data)
     yield claim_best(results, metric, "mv-dhel", PAPER_LOSSES[:-1], data=data)
 
