@@ -163,6 +163,7 @@ def test_help_of_train_has_every_field_in_a_group() -> None:
     }
 
 
+@pytest.mark.slow
 def test_recipe_data_and_resume_set_the_defaults_of_the_flags(tmp_path: Path) -> None:
     for flags in (("--recipe", "cifar10", "--views", "2"), ("--data", "cifar10"), ("--data=cifar10",)):
         groups = read_help("train", *flags)

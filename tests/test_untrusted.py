@@ -351,6 +351,7 @@ def nest_cells(depth: int) -> bytes:
     return make_mat_array(1, (1, 1), b"X", start + array)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variables",
     [

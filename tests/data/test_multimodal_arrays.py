@@ -372,6 +372,7 @@ def test_every_fifth_instance_of_each_class_in_a_mat_file_is_in_the_test_split(t
     assert len(data["train"]) == 16
 
 
+@pytest.mark.slow
 def test_corrupt_mat_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.mat"
     scipy.io.savemat(path, {"X": np.arange(4.0), "Y": np.arange(4)})

@@ -243,6 +243,7 @@ def test_a_corrupt_jsonl_is_an_error_with_the_row(tmp_path: Path, content: str, 
         load_text(tmp_path, content, "table.jsonl")
 
 
+@pytest.mark.slow
 def test_a_corrupt_parquet_is_an_error(tmp_path: Path) -> None:
     path = write_table(tmp_path / "table.parquet", [{"text": "a"}])
     content = path.read_bytes()
@@ -254,6 +255,7 @@ def test_a_corrupt_parquet_is_an_error(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.slow
 def test_a_parquet_of_few_bytes_cannot_take_all_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(20_000, np.int32)), pa.array(["x" * 1_000_000]))
     pa.parquet.write_table(pa.table({"text": texts}), tmp_path / "table.parquet", compression="zstd")

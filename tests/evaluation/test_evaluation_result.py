@@ -219,6 +219,7 @@ def test_geometry_has_a_column_for_h_and_z() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["{", DAMAGED[0][0]])
 def test_evaluate_rewrites_a_damaged_file(
     text: str, finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture

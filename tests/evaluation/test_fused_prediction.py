@@ -63,6 +63,7 @@ def test_average_is_over_available_modalities_only() -> None:
     torch.testing.assert_close(mean[2], predictions[2].mean(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_noise", [1, 4])
 @pytest.mark.parametrize("regression", [False, True])
 def test_modalities_of_pure_noise_do_not_hurt(num_noise: int, regression: bool) -> None:
@@ -119,6 +120,7 @@ def write_bundle(path: Path, labels: str, splits: tuple[str, ...]) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["classes", "regression"])
 @pytest.mark.parametrize("splits", [("train", "test"), ("train", "test", "valid")])
 def test_evaluation_scores_the_fused_prediction_and_names_the_choice(

@@ -23,6 +23,7 @@ CASES = {name: {} for name in LOSSES} | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", CASES)
 def test_forward_and_backward_read_no_value(case: str, device: str) -> None:

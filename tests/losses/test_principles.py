@@ -52,6 +52,7 @@ def test_report_does_not_depend_on_temperature(name: str) -> None:
     assert check_principles(get_loss(name), views) == check_principles(get_loss(name, temperature=0.07), views)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-4, 1e4])
 def test_report_does_not_depend_on_scale(scale: float) -> None:
     for name in ("pvc", "mv-infonce", "mv-dhel"):
@@ -106,6 +107,7 @@ def test_error_says_why_the_principles_cannot_be_measured(name: str) -> None:
         check_principles(loss)
 
 
+@pytest.mark.slow
 def test_table_of_the_readme_equals_the_measured_principles() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     rows = re.findall(r"^\| (`[^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", readme, re.MULTILINE)

@@ -37,6 +37,7 @@ def test_equals_the_released_code(name: str, batch: int) -> None:
     assert_same(with_gradient(RELEASED[name](z, slices), z), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(7, 3, 5), (4, 3, 9)], ids=["more instances", "more dimensions"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", NAMES)

@@ -61,6 +61,7 @@ def test_tiled_energies_equal_dense(problem: tuple, size: int) -> None:
     assert_same_energies(dense, compute_tiled_energies(x, required, mask, tile_rows=size), required, x)
 
 
+@pytest.mark.slow
 @given(problems(), st.integers(1, 12), st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_tiled_sums_of_any_function_equal_dense(problem: tuple, size: int, log_space: bool) -> None:
@@ -102,6 +103,7 @@ def test_plan_covers_each_required_pair_once(views: int, instances: int, size: i
     assert torch.equal(counts, required[:, None, :, None].expand_as(counts).long())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.5, 0.002])
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradient_of_tiled_energies_is_the_numerical_one(temperature: float, masked: bool) -> None:
@@ -159,6 +161,7 @@ def test_backward_may_run_twice_and_frees_the_cache() -> None:
         torch.autograd.grad(loss, z)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_space", [True, False])
 def test_gradient_of_tiled_sums_of_any_function_is_the_numerical_one(log_space: bool) -> None:
     x = torch.randn(5, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)

@@ -103,6 +103,7 @@ def test_sphere_cosine_cdf_is_a_beta_distribution(dim: int) -> None:
     np.testing.assert_allclose(compute_sphere_cosine_cdf(dim, x).numpy(), expected, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_wasserstein_uniformity_matches_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyviews.metrics.geometry.ROW_BLOCK", 7)
     z = unit(40, 2, 6)

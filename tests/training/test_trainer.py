@@ -348,6 +348,7 @@ def test_detect_anomaly_names_the_operation(tmp_path: Path, monkeypatch: pytest.
     assert not torch.is_anomaly_enabled()
 
 
+@pytest.mark.slow
 def test_full_disk_does_not_stop_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -377,6 +378,7 @@ def test_full_disk_does_not_stop_a_run(
     assert "rows wait until the disk has space" in stderr
 
 
+@pytest.mark.slow
 def test_last_checkpoint_is_written_when_the_disk_has_space_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +414,7 @@ def fill_disk_at_the_end(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[]
     monkeypatch.setattr("manyviews.training.trainer.sleep", lambda _: meanwhile())
 
 
+@pytest.mark.slow
 def test_full_disk_at_the_end_does_not_lose_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -455,6 +458,7 @@ def test_signal_ends_the_wait_for_disk_space(
     assert train(resume=tmp_path / "run", quiet=True).is_finished
 
 
+@pytest.mark.slow
 def test_deleted_metrics_are_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(tiny_config(), output=tmp_path / "whole", quiet=True)
     original = Trainer.step
@@ -581,6 +585,7 @@ def test_fingerprint_does_not_depend_on_the_device() -> None:
     assert on_meta.compute_fingerprint() == on_cpu.compute_fingerprint()
 
 
+@pytest.mark.slow
 def test_run_without_checkpoints_starts_again_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = train(tiny_config(), output=tmp_path / "whole", quiet=True)
     stop_after(monkeypatch, 3)

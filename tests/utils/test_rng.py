@@ -19,6 +19,7 @@ def test_permute_does_not_depend_on_the_other_positions() -> None:
     assert permute(torch.tensor([5, 10**12 - 1]), 10**12, 0).max() < 10**12  # no memory for the others
 
 
+@pytest.mark.slow
 def test_permutations_of_different_keys_are_unrelated() -> None:
     orders = torch.stack([permute(torch.arange(50), 50, seed, 0) for seed in range(2000)])
     counts = torch.stack([row.bincount(minlength=50) for row in orders.T])  # how often an index has a position
