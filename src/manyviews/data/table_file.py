@@ -31,8 +31,6 @@ SPLIT_KEY = 2
 """Random key of these splits."""
 MAX_EXAMPLES = 5
 """Maximum number of examples in a message."""
-_AMBIGUOUS_NAME = re.compile(r"\d+|.*[:@]\d+|.*=.*")
-"""Names that `--views` and `--encoder` would read as a number, a count or a size of views, or a choice."""
 
 
 def load_table(
@@ -207,8 +205,6 @@ def _build_columns(builder: ColumnBuilder, told: Mapping[str, str], names: Seque
     for name in kinds:
         hint = f"rename the column, or use --kinds {name}={SKIP}"
         check_modality_name(name, f"{table.path}: {hint}")
-        if _AMBIGUOUS_NAME.fullmatch(name):
-            raise DatasetError(f"{table.path}: a modality cannot have the name {name!r}: {hint}")
     return {name: builder.build(name, kind) for name, kind in kinds.items()}
 
 
