@@ -53,7 +53,8 @@ def search_command(
         [target_modality] if target_modality else (),
         device=loader.device,
     )
-    collection = mv.export.Collection.open(data, loader.follow_symlinks)
+    options = mv.export.get_table_options(run, encoder)
+    collection = mv.export.Collection.open(data, loader.follow_symlinks, options)
     queries = [mv.export.make_query(name, collection, encoder, query_modality) for name in dict.fromkeys(query)]
     with utils.limit_threads(utils.choose_threads(small=model.is_small)):
         nearest = mv.export.find_nearest(
