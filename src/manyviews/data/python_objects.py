@@ -15,7 +15,7 @@ from torch import Tensor
 from manyviews.data.column import Column, Features
 from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, get_canonical_split
 from manyviews.data.errors import DatasetError
-from manyviews.data.image_files import CorruptImageError, ImageSource, pil_to_tensor
+from manyviews.data.image_files import CorruptImageError, ImageSource, array_to_tensor, pil_to_tensor
 from manyviews.data.images import Images
 from manyviews.data.multimodal_arrays import check_modality_name
 from manyviews.data.sequences import Sequences
@@ -326,7 +326,7 @@ def _to_image(value: Any, i: int) -> Tensor:
     if isinstance(value, Image.Image):
         return pil_to_tensor(value)
     if isinstance(value, np.ndarray) and value.ndim == 3:
-        value = torch.from_numpy(value if value.shape[0] in (1, 3) else value.transpose(2, 0, 1).copy())
+        value = array_to_tensor(value)
     if isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 3 and value.shape[0] in (1, 3):
         return value.expand(3, -1, -1)
     got = f"{value.dtype} {tuple(value.shape)}" if hasattr(value, "dtype") else describe_type(value)
