@@ -196,6 +196,13 @@ def test_resuming_with_other_objects_is_refused(changes: dict[str, Any], message
         mv.train(resume=tmp_path / "run", quiet=True)
 
 
+def test_an_encoder_gets_gray_images_with_one_channel(tmp_path: Path) -> None:
+    encoder = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    pixels = torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8)
+    run = mv.train(pixels, encoder=encoder, epochs=1, batch_size=16, output=tmp_path / "run", quiet=True)
+    assert run.load_encoder(encoder)(pixels[:3]).shape == (3, 4)
+
+
 def make_crop(size: int, *offsets: int) -> Callable[[Image.Image], Image.Image]:
     return lambda image: image.crop((offsets[0], 0, offsets[0] + size, size))
 
