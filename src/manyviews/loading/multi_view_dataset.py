@@ -23,8 +23,8 @@ class MultiViewDataset(torch_data.Dataset[Any]):
     """A dataset of N views of each image, for any `DataLoader`.
 
     Items are views (N, C, size, size), float32 in [0, 1]; those of a dataset of tuples (image, label, ...) are
-    (views, label, ...). The views are random, by torch's generator. If `set_epoch` is called before each epoch, they are
-    a function of (seed, epoch, index, view) and do not depend on the workers.
+    (views, label, ...). Torch's generator draws the views. If `set_epoch` is called before each epoch, they are a
+    function of (seed, epoch, index, view) and do not depend on the workers.
 
     Args:
         dataset: a map-style dataset of images, or of tuples that start with one: PIL images, uint8 tensors (C, H, W) or
