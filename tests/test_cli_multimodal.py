@@ -78,7 +78,10 @@ def test_image_only_commands_raise(run: Run, tmp_path: Path, capsys: pytest.Capt
 def test_errors_are_one_line(data: str) -> None:
     for arguments, message in (
         (["train", "--data", data, "--views", "4"], "has text, audio, video: name them, such as --views text:2 audio"),
-        (["train", "--data", data, "--views", "smell", "text"], "has no modality 'smell', only text, audio, video"),
+        (
+            ["train", "--data", data, "--views", "smell", "text"],
+            "has no modality 'smell'. There are audio, text, video",
+        ),
         (["train", "--data", data, "--image-size", "16"], "image_size is for image views, got text audio video"),
         (["train", "--data", data, "--encoder", "text=mlp"], "no encoder 'mlp' for sequence"),
         (["train", "--data", data, "--modalities", "text"], "--modalities"),
@@ -225,3 +228,28 @@ def test_embed_writes_regression_targets_as_numbers(tmp_path: Path) -> None:
         ValueError, match="z needs a model with projection heads: a supervised run or an encoder file has none"
     ):
         embed_command(run.path, data, tmp_path / "z.npz", vectors="z")
+
+
+def test_tables_are_read_as_the_run_read_them(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """The run changes the kinds of columns and the column of labels; another table may lack some of these columns."""
+    lines = [f"{i},group {i % 7},{i % 5},{'ab'[i % 2]},http://a.test/{i}.png" for i in range(60)]
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    own.write_text("\n".join(["key,group,size,y,photo", *lines]))
+    other.write_text("\n".join(["group,size,y", *(line.split(",", 1)[1].rpartition(",")[0] for line in lines)]))
+    kinds = ("group=text", "size=vector", "photo=skip")
+    options = {"kinds": kinds, "id_column": "key", "label_column": "y", "views": ("group", "size")}
+    config = mv.Config(**{**vars(MODAL), "data": str(own), "batch_size": 16, "epochs": 1, **options})
+    run = train(config, output=tmp_path / "run", quiet=True)
+    for data, first in ((own, "0"), (other, "0")):
+        embed_command(run.path, str(data), tmp_path / "out.npz", labels=True)
+        with np.load(tmp_path / "out.npz") as arrays:
+            assert arrays["ids"][0] == first
+            assert set(arrays["labels"].tolist()) == {"a", "b"}
+            assert len(arrays["vectors"]) == 60
+    result = mv.evaluate(run, data=other, config=EvaluationConfig(label_fractions=(), baselines=False))
+    assert result.scores["trained"].linear is not None
+    search_command(run.path, str(own), ("group 3",), tmp_path / "out.png", target_modality="size")
+    export_command(run.path, "safetensors", tmp_path / "encoder.safetensors")
+    embed_command(tmp_path / "encoder.safetensors", str(other), tmp_path / "file.npz")
+    with np.load(tmp_path / "file.npz") as arrays:
+        assert len(arrays["vectors"]) == 60

@@ -33,6 +33,7 @@ from manyviews.training import (
     TrainingTask,
     TransformLike,
     build_loss,
+    check_callbacks,
     check_loggers,
     check_output,
     check_wandb_login,
@@ -46,6 +47,7 @@ from manyviews.training import (
     run_on_rank_zero,
     with_absolute_paths,
 )
+from manyviews.transforms import FeatureTransform, ImageTransform, MultiCrop
 from manyviews.utils import describe_type, hide_progress, log_training, logger
 
 if TYPE_CHECKING:
@@ -111,6 +113,11 @@ def train(
         config, data = data, None
     if not isinstance(config, Config | None):
         raise TypeError(f"config must be a Config, got {describe_type(config)}")
+    check_callbacks(callbacks)
+    if not isinstance(loss, str | nn.Module | None):
+        raise TypeError(
+            f"loss must be a name or a torch.nn.Module, got {describe_type(loss)}: put it into the forward of a module"
+        )
     source = None
     if data is not None and not isinstance(data, (str, Path)):
         with hide_progress() if quiet else nullcontext():
@@ -118,7 +125,7 @@ def train(
     objects = CustomObjects(
         {name: copy.deepcopy(module) for name, module in _list_by_name("encoder", encoder, nn.Module).items()},
         loss if isinstance(loss, nn.Module) else None,
-        _list_by_name("transform", transform, object),
+        _list_transforms(transform),
     )
     fields |= {} if data is None else {"data": CUSTOM_DATA if source is not None else str(data)}
     fields |= {} if loss is None else {"loss": CUSTOM if objects.loss is not None else loss}
@@ -198,6 +205,20 @@ def _list_by_name(argument: str, value: Any, kind: type) -> dict[str, Any]:
             raise TypeError(
                 f"{argument} must be a name, a {kind.__name__} or a dict of them, got {describe_type(part)}"
             )
+    return named
+
+
+def _list_transforms(value: Any) -> dict[str, TransformLike]:
+    """Return transforms by modality; one that is not in a dict has the name ""."""
+    named = list_by_name(value)
+    for part in named.values():
+        if isinstance(part, MultiCrop):
+            raise TypeError(
+                "transform: views of several sizes are given as views, such as views=('image:2@224', 'image:6@96')"
+            )
+        if not isinstance(part, ImageTransform | FeatureTransform) and not callable(part):
+            got = describe_type(part)
+            raise TypeError(f"transform must be a transform, a function of a PIL image, or a dict of them, got {got}")
     return named
 
 

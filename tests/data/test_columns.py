@@ -146,6 +146,28 @@ def test_the_first_image_and_text_that_an_instance_has(tmp_path: Path) -> None:
     assert without.get_text(0) == ""
 
 
+def test_features_are_float32_and_may_be_nan_only_where_they_are_missing() -> None:
+    values = torch.tensor([[1.0, torch.nan], [2.0, 3.0]], dtype=torch.float64)
+    vectors = Vectors(values, mask=torch.tensor([False, True]))
+    assert vectors.values.dtype == torch.float32
+    assert vectors.find_nonfinite() is None
+    assert Vectors(values).find_nonfinite() == 0
+    sequences = Sequences(torch.ones(2, 3, 4, dtype=torch.float16))
+    assert sequences.values.dtype == torch.float32
+    assert sequences.find_nonfinite() is None
+
+
+def test_columns_are_shown_by_their_class_and_length() -> None:
+    assert repr(Images(torch.zeros(5, 3, 4, 4, dtype=torch.uint8))) == "Images(5 instances)"
+    assert repr(Texts(("a", "b"))) == "Texts(2 instances)"
+
+
+def test_one_text_is_not_a_list_of_texts() -> None:
+    for make in (Texts, Texts.from_values):
+        with pytest.raises(DatasetError, match="expected a list of texts, got the text 'hello': put it into a list"):
+            make("hello")
+
+
 def test_lists_of_str_become_texts() -> None:
     split = Dataset({"caption": ["a", "b"], "audio": torch.randn(2, 3)})
     assert isinstance(split["caption"], Texts)

@@ -50,6 +50,33 @@ def test_images_of_different_sizes_are_read_when_they_are_needed() -> None:
     assert dataset["train"]["image"].describe() == "images on disk of 6 x 8 to 45 x 8"
 
 
+def test_labels_of_the_items_win_over_an_attribute() -> None:
+    """A dataset may map its targets to other labels."""
+    small = convert_dataset(ListDataset([(make_image(i), i // 20) for i in range(40)], targets=list(range(40))))
+    assert small["train"].labels is not None
+    assert small["train"].labels.tolist() == [i // 20 for i in range(40)]
+    items = [(make_image(i, (8, 6 + i)), i // 20) for i in range(40)]
+    large = convert_dataset(ListDataset(items, targets=[0] * 40, labels=torch.zeros(40, 2)))
+    assert large["train"].labels is not None
+    assert large["train"].labels.tolist() == [i // 20 for i in range(40)]
+
+
+def test_images_of_one_size_in_dicts_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [{"a": None if i == 2 else make_image(i), "b": make_image(9 * i), "name": f"n{i}"} for i in range(5)]
+    source = ListDataset(items)
+    split = convert_dataset(source)["train"]
+    assert source.reads == 5
+    assert isinstance(split["a"].values, torch.Tensor)
+    assert split["a"].get_mask().tolist() == [True, True, False, True, True]
+    assert [int(split["a"].show(i)[0, 0, 0]) for i in (0, 1, 3, 4)] == [0, 1, 3, 4]
+    assert [int(split["b"].show(i)[0, 0, 0]) for i in range(5)] == [0, 9, 18, 27, 36]
+    assert source.reads == 5
+    monkeypatch.setattr("manyviews.data.python_objects.MAX_IN_MEMORY_BYTES", 5 * 3 * 8 * 6)  # of one column
+    split = convert_dataset(source)["train"]
+    assert [column.reads_files for column in split.modalities.values()] == [False, True, False]
+    assert [int(split["b"].show(i)[0, 0, 0]) for i in range(5)] == [0, 9, 18, 27, 36]
+
+
 def test_items_may_be_dicts_of_modalities_with_gaps() -> None:
     items = [
         {"photo": make_image(1), "name": "one", "imu": torch.ones(3, 2), "pose": [1.0, 2.0], "label": 0.5},
@@ -96,6 +123,26 @@ def test_tensors_arrays_and_dicts_become_splits() -> None:
         ({"train": torch.zeros(2, 3), "training": torch.zeros(2, 3)}, "each split once"),
         ({"test": torch.zeros(2, 3)}, "a dict of splits must have train"),
         (3.5, "data must be a name, a path, a tensor"),
+        (ListDataset([{"a": make_image(0)}, {"a": "x"}]), "a must be an image or None in all items, item 1 has a str"),
+        (
+            {"train": {"a": torch.zeros(2, 3)}, "test": {"a": torch.zeros(2, 4)}},
+            "a is vectors of 3 in train and vectors of 4 in test",
+        ),
+        (
+            {"train": {"a": torch.zeros(2, 3)}, "test": {"a": ["x", "y"]}},
+            "a is vectors of 3 in train and of kind text in test",
+        ),
+        (
+            {"train": {"a": torch.zeros(2, 3), "b": ["x", "y"]}, "test": {"a": torch.zeros(2, 3)}},
+            "b is of kind text in train and missing in test",
+        ),
+        ({"a": torch.tensor([[1.0], [torch.nan]])}, "a must be finite, instance 1 of train has NaN"),
+        ({"a": torch.full((2, 3, 4), torch.inf)}, "a must be finite, instance 0 of train has NaN or infinite"),
+        ({"4": torch.zeros(2, 3)}, "rename the modality: invalid modality name '4'"),
+        ({4: torch.zeros(2, 3)}, "rename the modality: invalid modality name '4'"),
+        ({"a:2": torch.zeros(2, 3)}, "invalid modality name 'a:2'"),
+        (torch.zeros(5, 8, 8, 3, dtype=torch.uint8), r"got \(5, 8, 8, 3\): try images.permute\(0, 3, 1, 2\)"),
+        (torch.zeros(5, 4, 8, 8, dtype=torch.uint8), r"1 or 3 channels C, got \(5, 4, 8, 8\): try images\[:, :3\]"),
     ],
 )
 def test_objects_that_are_not_data_are_refused(source: object, message: str) -> None:

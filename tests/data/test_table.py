@@ -214,7 +214,7 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
         ("a,b\n\u00e9,x\n".encode("utf-16"), "it is not UTF-8"),
         (f"a,b\nx,y\n{'x' * 200_000},y\n", "row 3: field larger than field limit"),
         (",".join(f"c{i}" for i in range(10_001)), "has 10,001 columns, the maximum is 10,000"),
-        ("a,b\n,\n", "no column of images, texts or features: .*column a, b is empty and is skipped"),
+        ("a,b\n,\n", "no column of images, texts or features: .*columns a, b are skipped: each is empty"),
         ("id,label\n1,2\n", "no column of images, texts or features: it has only id, label"),
     ],
 )  # fmt: skip
@@ -500,13 +500,16 @@ def test_images_are_on_disk_if_their_sizes_differ_or_they_do_not_fit(
 
 
 def test_images_that_are_not_decoded_are_only_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_images(tmp_path, ["a.png"])
-    make_images(tmp_path, [f"{i}.png" for i in range(10)], size=(20, 9))
+    names = [*(f"{i}.png" for i in range(10)), "a.png"]
+    make_images(tmp_path, names[:10], size=(20, 9))
+    make_images(tmp_path, names[10:])
     decoded: list[object] = []
-    original = table_columns.pil_to_tensor
-    monkeypatch.setattr(table_columns, "pil_to_tensor", lambda image: decoded.append(image) or original(image))
-    load_rows(tmp_path, [{"photo": name} for name in ("a.png", *(f"{i}.png" for i in range(10)))])
-    assert len(decoded) == 2
+    original = table_columns.read_image
+    monkeypatch.setattr(table_columns, "read_image", lambda path: decoded.append(path) or original(path))
+    load_rows(tmp_path, [{"photo": name} for name in names])
+    assert not decoded
+    load_rows(tmp_path, [{"photo": name} for name in names[:10]])
+    assert len(decoded) == 10
 
 
 def test_transparency_is_over_white_as_in_folders(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_text_finds_the_images_that_match(colored: Collection) -> None:
 
 
 def test_neighbors_are_compared_by_the_target_modality(colored: Collection) -> None:
-    by_caption, by_both = dict(search(colored, "blue", "z", ("caption",))), dict(search(colored, "blue", "z"))
+    by_caption, by_both = (dict(search(colored, "blue", "z", names)) for names in (("caption",), ("image", "caption")))
     assert by_caption["test/2"] == pytest.approx(1)  # the wrong caption
     assert by_both["test/2"] == pytest.approx(0.5**0.5)  # the mean of green and blue
     assert "train/3" not in by_caption  # it has no caption
@@ -81,6 +81,32 @@ def test_neighbors_are_compared_by_the_target_modality(colored: Collection) -> N
     assert "train/2" not in by_both  # it has nothing
     with pytest.raises(ValueError, match="there is no modality 'speech', only image, caption"):
         search(colored, "blue", "z", ("speech",))
+
+
+def test_a_text_is_by_default_not_compared_with_texts(colored: Collection, tmp_path: Path) -> None:
+    """Otherwise the nearest instances are those that have nothing but texts."""
+    assert search(colored, "blue", "z") == search(colored, "blue", "z", ("image",))
+    path = tmp_path / "blue.png"
+    Image.new("RGB", (20, 30), COLORS["blue"]).save(path)
+    model = VectorModel(make_matching_model(), "z")
+    queries = [make_query(name, colored, model.encoder) for name in (str(path), "blue")]  # in one call
+    by_image, by_text = find_nearest(model, queries, colored).values()
+    assert by_image == search(colored, str(path), "z", ("image", "caption"))
+    assert by_text == search(colored, "blue", "z")
+
+
+def test_a_modality_of_an_instance_finds_another_one_of_it(colored: Collection) -> None:
+    """The caption of test/2 is that of another color than its image."""
+    model = VectorModel(make_matching_model(), "z")
+    by_caption, by_image = (make_query("test/2", colored, model.encoder, name) for name in ("caption", "image"))
+    assert encode_query(model, by_caption).tolist() == [0, 0, 1]
+    assert encode_query(model, by_image).tolist() == [0, 1, 0]
+    nearest = dict(find_nearest(model, [by_caption], colored)["test/2"])
+    assert nearest["test/2"] == pytest.approx(0)  # its image
+    by_both = dict(find_nearest(model, [by_image], colored)["test/2"])
+    assert "test/2" not in by_both
+    with pytest.raises(DatasetError, match="query train/3 has none of the modalities caption"):
+        encode_query(model, make_query("train/3", colored, model.encoder, "caption"))
 
 
 def test_an_image_file_or_an_instance_finds_captions(colored: Collection, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_corrupt_images_are_missing(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"002\.png"):
         encode_instances(encoder, make_eval_loader(strict, encoder), torch.arange(5))
     with pytest.warns(UserWarning, match="it counts as missing"):
-        _, mask = encode_instances(encoder, loader, torch.tensor([2]))
+        _, mask = encode_instances(encoder, make_eval_loader(data, encoder), torch.tensor([2]))
     assert not mask.any()
 
 

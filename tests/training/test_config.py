@@ -12,6 +12,14 @@ from manyviews.runs import Run
 from manyviews.training import RECIPES, Config, ConfigError, build_loss, get_default_recipe, get_recipe, resolve_task
 
 
+def test_an_encoder_without_a_modality_is_for_images_whatever_their_name() -> None:
+    config = Config(encoder=("resnet18", "text=transformer", "audio=mlp"))
+    assert config.get_encoder_name("photo", "image") == "resnet18"
+    assert config.get_encoder_name("image", "text") == "transformer"
+    assert Config().get_encoder_name("image", "text") is None
+    assert config.get_encoder_name("audio", "vector") == "mlp"
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_is_valid_and_survives_yaml(name: str) -> None:
     recipe = get_recipe(name)

@@ -1,7 +1,11 @@
 """`train` with data, encoders, losses, transforms and callbacks of the user."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,7 @@ from torch import Tensor, nn
 
 import manyviews as mv
 from manyviews.training import ConfigError
+from manyviews.training.custom_objects import describe_object
 
 PHOTOS = mv.load_dataset("photos")
 
@@ -49,6 +54,11 @@ class SquaredDistance(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         return (z - z.mean(1, keepdim=True)).square().mean() + (z.norm(dim=-1) - self.scale).square().mean()
+
+
+class PerInstance(nn.Module):
+    def forward(self, z: Tensor) -> Tensor:
+        return z.square().mean((1, 2))
 
 
 def crop_at_random(image: Image.Image) -> Image.Image:
@@ -186,6 +196,80 @@ def test_resuming_with_other_objects_is_refused(changes: dict[str, Any], message
         mv.train(resume=tmp_path / "run", quiet=True)
 
 
+def test_an_encoder_gets_gray_images_with_one_channel(tmp_path: Path) -> None:
+    encoder = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    pixels = torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8)
+    run = mv.train(pixels, encoder=encoder, epochs=1, batch_size=16, output=tmp_path / "run", quiet=True)
+    assert run.load_encoder(encoder)(pixels[:3]).shape == (3, 4)
+
+
+def make_crop(size: int, *offsets: int) -> Callable[[Image.Image], Image.Image]:
+    return lambda image: image.crop((offsets[0], 0, offsets[0] + size, size))
+
+
+def make_recursion() -> Callable[[int], int]:
+    def count(n: int) -> int:
+        return 0 if n in {"a", "b", 0} else count(n - 1)
+
+    return count
+
+
+def test_functions_are_compared_by_their_code_and_variables() -> None:
+    same = [make_crop(8, 1), make_crop(8, 1)]
+    assert describe_object(same[0]) == describe_object(same[1])
+    assert describe_object(make_recursion()) == describe_object(make_recursion())
+    different = [
+        lambda image: image.crop((0, 0, 8, 8)),
+        lambda image: image.crop((0, 0, 9, 9)),
+        lambda image: image.resize((8, 8)),
+        lambda image, size=8: image.resize((size, size)),
+        lambda image, size=9: image.resize((size, size)),
+        lambda image, *, size=9: image.resize((size, size)),
+        lambda image: next(image.crop((0, 0, i, i)) for i in (8,)),
+        lambda image: next(image.crop((0, 0, i, i)) for i in (9,)),
+        make_crop(8, 1),
+        make_crop(8, 2),
+        partial(crop_at_random, 1),
+        partial(crop_at_random, 2),
+        partial(make_crop, 2),
+        Counter(1).state_dict,
+        Counter(1).on_train_end,
+        crop_at_random,
+    ]
+    assert len({describe_object(function) for function in different}) == len(different)
+    code = "from tests.training.test_custom_objects import *; print(describe_object(make_recursion()))"
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1  # sets are in another order
+
+
+@pytest.mark.filterwarnings("ignore:.*cannot be decoded")
+def test_a_loss_without_a_mask_needs_files_that_can_be_read(tmp_path: Path) -> None:
+    for side in ("left", "right"):
+        (tmp_path / side).mkdir()
+        for i in range(24):
+            Image.new("RGB", (16, 12 + i % 2), (9 * i, 0, 0)).save(tmp_path / side / f"{i}.png")
+    rows = [f"left/{i}.png,right/{i}.png,train" for i in range(24)]
+    (tmp_path / "sides.csv").write_text("\n".join(["left,right,split", *rows]))
+    options: dict[str, Any] = {
+        "loss": SquaredDistance(), "batch_size": 8, "monitor_size": 0, "width_mult": 0.125, "epochs": 1,
+        "num_workers": 0, "image_size": 8, "evaluate_at_end": False, "quiet": True,
+    }  # fmt: skip
+    run = mv.train(tmp_path / "sides.csv", output=tmp_path / "run", **options)
+    assert len(run.read_metrics()) == 3
+    complete = (tmp_path / "left" / "5.png").read_bytes()
+    (tmp_path / "left" / "5.png").write_bytes(complete[:-30])  # its header is intact
+    message = (
+        r"some views are missing, because files cannot be read, so the loss must take them as loss\(z, mask=mask\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        mv.train(tmp_path / "sides.csv", output=tmp_path / "other", **options)
+
+
 def test_a_callback_stops_the_training_and_the_model_is_saved(tmp_path: Path) -> None:
     counter = Counter(stop_at=4)
     run = train(tmp_path / "run", counter)
@@ -240,6 +324,35 @@ def test_encoders_by_modality_and_kind(tmp_path: Path) -> None:
             "the transform of a must be a FeatureTransform, got a function",
         ),
         (lambda: mv.train("photos", loss=mv.NTXentLoss(), views=1), "at least two views are required, got 1"),
+        (
+            lambda: mv.train("photos", transform={"imag": crop_at_random}),
+            "transform: there are no views of a modality 'imag': did you mean image",
+        ),
+        (
+            lambda: mv.train({"a": torch.randn(30, 4), "b": torch.randn(30, 4)}, transform=crop_at_random),
+            "transform: one transform is for images, and no view is one: use a dict by modality",
+        ),
+        (lambda: mv.train("photos", transform="simclr"), "transform must be a transform, a function .* got a str"),
+        (
+            lambda: mv.train("photos", transform=mv.MultiCrop([(mv.SimCLRTransform(32), 2)])),
+            "views of several sizes are given as views, such as views=",
+        ),
+        (
+            lambda: mv.train("photos", loss=lambda z: z.mean()),
+            "loss must be a name or a torch.nn.Module, got a function: put it into the forward of a module",
+        ),
+        (lambda: mv.train("photos", callbacks=mv.Callback()), "callbacks must be a list, such as .*, got a manyviews"),
+        (lambda: mv.train("photos", callbacks=[mv.Callback]), r"got the class Callback: use Callback\(\)"),
+        (
+            lambda: mv.train("photos", callbacks=[object()]),
+            "callbacks must have all methods of mv.Callback, got an object without on_train_start: extend mv.Callback",
+        ),
+        (
+            lambda: mv.train(
+                "photos", loss=PerInstance(), max_instances=64, batch_size=16, width_mult=0.125, quiet=True
+            ),
+            r"the loss must return a scalar tensor, PerInstance returned a tensor \(16,\): try its mean",
+        ),
     ],
 )
 def test_objects_that_do_not_fit_are_refused(

@@ -538,7 +538,7 @@ def test_resume_on_changed_data_raises(gaps: str, tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"views": ("text", "speech")}, "gaps has no modality 'speech', only text, audio, video"),
+        ({"views": ("text", "speech")}, "gaps has no modality 'speech'. There are audio, text, video"),
         ({"views": ("text",)}, "at least two views are required, got text: try --views text:2"),
         (
             {"views": 2},

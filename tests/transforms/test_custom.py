@@ -78,6 +78,18 @@ def test_items_of_a_multi_view_dataset_are_views_of_the_key(transform: object) -
     assert not torch.equal(views, dataset[4][0])
 
 
+def test_without_set_epoch_views_are_random_by_the_generator_of_torch() -> None:
+    dataset = MultiViewDataset([image.permute(1, 2, 0).numpy() for image in IMAGES], SimCLRTransform(16), views=2)
+    torch.manual_seed(0)
+    first, second = (torch.stack([dataset[i] for i in range(6)]) for _ in range(2))
+    assert not torch.equal(first, second)
+    torch.manual_seed(0)
+    assert torch.equal(first, torch.stack([dataset[i] for i in range(6)]))
+    dataset.set_epoch(0)
+    expected = SimCLRTransform(16)(IMAGES, views=2, seed=0, epoch=0, index=torch.arange(6))
+    assert torch.equal(torch.stack([dataset[i] for i in range(6)]), expected)
+
+
 @pytest.mark.slow
 def test_persistent_workers_see_a_new_epoch() -> None:
     dataset = MultiViewDataset(list(IMAGES), SimCLRTransform(16), views=2)
@@ -89,7 +101,7 @@ def test_persistent_workers_see_a_new_epoch() -> None:
 
 
 def test_items_that_are_not_images_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"items must be PIL images or uint8 .* got torch.float32 \(3, 4, 4\)"):
+    with pytest.raises(TypeError, match=r"items must be PIL images, uint8 .* got torch.float32 \(3, 4, 4\)"):
         MultiViewDataset([torch.rand(3, 4, 4)], SimCLRTransform(4))[0]
     with pytest.raises(ValueError, match="views must be >= 1, got 0"):
         MultiViewDataset(list(IMAGES), SimCLRTransform(4), views=0)

@@ -33,7 +33,8 @@ def embed_command(
     """
     mv.export.check_embedding_path(output, inputs=[run, data], modalities=vectors == "each-modality")
     model, skipped = mv.export.load_vector_model(run, vectors, device=loader.device), SkipCounter()
-    collection = mv.export.Collection.open(data, loader.follow_symlinks)
+    options = mv.export.get_table_options(run, model.encoder)
+    collection = mv.export.Collection.open(data, loader.follow_symlinks, options)
     label_type = collection.label_type if labels else None
     modalities = model.encoder.modalities if vectors == "each-modality" else ()
     count = 0

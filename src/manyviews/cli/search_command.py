@@ -40,7 +40,8 @@ def search_command(
         neighbors: Number of neighbors per query.
         query_modality: Modality of the files or texts, or the one to search with of an instance. Default: the first one
             of images or of texts, or all of the instance.
-        target_modality: Modality that neighbors are compared by. Default: the mean of all of an instance.
+        target_modality: Modality that neighbors are compared by. Default: the mean of all of an instance; for a
+            text, of all that are not texts.
         loader: Options for reading and encoding data.
     """
     utils.check_writable(output, (".png",), inputs=[data, *query])
@@ -53,7 +54,8 @@ def search_command(
         [target_modality] if target_modality else (),
         device=loader.device,
     )
-    collection = mv.export.Collection.open(data, loader.follow_symlinks)
+    options = mv.export.get_table_options(run, encoder)
+    collection = mv.export.Collection.open(data, loader.follow_symlinks, options)
     queries = [mv.export.make_query(name, collection, encoder, query_modality) for name in dict.fromkeys(query)]
     with utils.limit_threads(utils.choose_threads(small=model.is_small)):
         nearest = mv.export.find_nearest(

@@ -15,6 +15,7 @@ from manyviews.data.image_files import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from manyviews.data.image_files import CorruptImageError as CorruptImageError
 from manyviews.data.image_files import ImageSource as ImageSource
 from manyviews.data.image_files import LazyImages as LazyImages
+from manyviews.data.image_files import array_to_tensor as array_to_tensor
 from manyviews.data.image_files import pil_to_tensor as pil_to_tensor
 from manyviews.data.image_files import read_image as read_image
 from manyviews.data.image_folder import SkipCallback as SkipCallback

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Column(ABC):
     """One modality of n instances: values of one kind.
 
@@ -51,6 +51,9 @@ class Column(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} instances)"
 
     @abstractmethod
     def select(self, index: Tensor) -> Self:
@@ -119,7 +122,7 @@ class Column(ABC):
         return None if self.mask is None else self.mask[index]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Features(Column):
     """Features in memory, with d numbers for each instance or step."""
 
@@ -146,6 +149,13 @@ class Features(Column):
     @cached_property
     def _statistics(self) -> tuple[Tensor, Tensor]:
         return compute_statistics(self.collect_valid())
+
+    def find_nonfinite(self) -> int | None:
+        """Return the index of the first instance with a value that is NaN or infinite, or None."""
+        if not len(self) or all(bound.isfinite() for bound in self.values.aminmax()):
+            return None
+        invalid = ~self.values.isfinite().flatten(1).all(1) & self.get_mask()
+        return int(invalid.nonzero()[0]) if invalid.any() else None
 
     @abstractmethod
     def collect_valid(self) -> Tensor:

@@ -73,6 +73,16 @@ def pil_to_tensor(image: Image.Image) -> Tensor:
     return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).contiguous()
 
 
+def array_to_tensor(array: np.ndarray) -> Tensor:
+    """Convert an array (H, W, C) or (C, H, W) to a tensor (C, H, W).
+
+    Examples:
+        >>> array_to_tensor(np.zeros((10, 20, 3), np.uint8)).shape
+        torch.Size([3, 10, 20])
+    """
+    return torch.from_numpy(array if array.shape[0] in (1, 3) else array.transpose(2, 0, 1).copy())
+
+
 def check_image_header(path: Path) -> tuple[int, int]:
     """Read height and width from the header; raise if it is invalid or has too many pixels."""
     with open_image(path) as image:

@@ -18,7 +18,7 @@ MAX_INFERRED_SIZE = 224
 """Maximum height and width of views if none is set."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Images(Column):
     """Images: uint8 (n, C, H, W), or an `ImageSource` that reads them when they are needed.
 
@@ -48,6 +48,10 @@ class Images(Column):
         if isinstance(self.values, Tensor) and (self.values.dim() != 4 or self.values.dtype != torch.uint8):
             got = f"{self.values.dtype} {tuple(self.values.shape)}"
             raise DatasetError(f"images must be uint8 (n, C, H, W), got {got}")
+        if isinstance(self.values, Tensor) and self.values.shape[1] not in (1, 3):
+            shape = tuple(self.values.shape)
+            hint = "images.permute(0, 3, 1, 2)" if shape[3] in (1, 3) else "images[:, :3] for the first three"
+            raise DatasetError(f"images must be (n, C, H, W) with 1 or 3 channels C, got {shape}: try {hint}")
         if self.counts is None:
             return
         if self.counts.dim() != 1 or (self.counts < 0).any() or int(self.counts.sum()) != len(self.values):

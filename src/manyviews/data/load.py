@@ -84,6 +84,7 @@ def load_dataset(
     id_column: str | None = None,
     split_column: str | None = None,
     label_column: str | None = None,
+    strict_columns: bool = True,
 ) -> DatasetDict:
     """Load a dataset by its name or path; data that is skipped or changed raises a `DatasetWarning`.
 
@@ -99,6 +100,7 @@ def load_dataset(
         id_column: column of a table with the ids of its rows. Default: id.
         split_column: column of a table with the split of each row. Default: split.
         label_column: column of a table with the labels. Default: label, class, target or group.
+        strict_columns: raise an error for options about columns that the data does not have, instead of ignoring them.
 
     Raises:
         DatasetError: the data does not exist or is invalid.
@@ -108,7 +110,7 @@ def load_dataset(
         Dataset(1,000 instances, image (image), labels)
     """
     path, name = as_path(source), str(source)
-    if not is_table(path):
+    if not is_table(path) and strict_columns:
         options = {"kinds": kinds or None, "id_column": id_column, "split_column": split_column}
         options["label_column"] = label_column
         if given := [key for key, value in options.items() if value is not None]:
@@ -133,6 +135,7 @@ def load_dataset(
                 label_column=label_column,
                 raise_on_corrupt=raise_on_corrupt,
                 follow_symlinks=follow_symlinks,
+                strict_columns=strict_columns,
             )
         else:
             data = _load_path(path)

@@ -11,6 +11,7 @@ In a .npz file an array is named `SPLIT/NAME` or `NAME_SPLIT` (or `NAME`, for tr
 Padding at the front is moved to the end.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,8 @@ from manyviews.data.errors import DatasetError
 
 LABELS = ("label", "labels", "y")
 IDS = ("id", "ids")
+AMBIGUOUS_NAME = re.compile(r"\d+|.*[:@]\d+|.*=.*")
+"""Names that `--views` and `--encoder` would read as a number, a count or a size of views, or a choice."""
 RESERVED_SEPARATORS = (" + ", " to ", " and ")
 """Separators of modality names in results; a name that contains one would be ambiguous."""
 FIELD_ALIASES = dict.fromkeys(LABELS, "label") | dict.fromkeys(IDS, "id")
@@ -154,6 +157,8 @@ def check_modality_name(name: str, context: str) -> None:
     if any(separator in name for separator in RESERVED_SEPARATORS):
         reserved = ", ".join(map(repr, RESERVED_SEPARATORS))
         raise DatasetError(f"{context}: invalid modality name {name!r}: it must not contain any of {reserved}")
+    if AMBIGUOUS_NAME.fullmatch(name):
+        raise DatasetError(f"{context}: invalid modality name {name!r}: views would read it as a number or a choice")
 
 
 def _validate_split(raw: RawSplit, labels: Tensor | None, context: str, messages: list[str]) -> Dataset:

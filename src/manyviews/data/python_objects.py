@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeGuard, cast
 
@@ -11,11 +12,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from manyviews.data.column import Column
+from manyviews.data.column import Column, Features
 from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, get_canonical_split
 from manyviews.data.errors import DatasetError
-from manyviews.data.image_files import CorruptImageError, ImageSource, pil_to_tensor
+from manyviews.data.image_files import CorruptImageError, ImageSource, array_to_tensor, pil_to_tensor
 from manyviews.data.images import Images
+from manyviews.data.multimodal_arrays import check_modality_name
 from manyviews.data.sequences import Sequences
 from manyviews.data.texts import Texts
 from manyviews.data.vectors import Vectors
@@ -23,10 +25,16 @@ from manyviews.utils import describe_type, track
 
 MAX_IN_MEMORY_BYTES = 2**30
 """Images of one size are held as one tensor up to this many bytes."""
+NUM_SAMPLED = 16
+"""Items that are read first: whether images have one size, and whether an attribute has the labels."""
 NUM_FINGERPRINTED = 32
 """Items of a dataset that stand for all of them in its fingerprint."""
 TARGET_ATTRIBUTES = ("targets", "labels", "_labels")
 """Attributes in which datasets of torchvision have the labels of all items."""
+
+
+_IMAGE = object()
+"""Stands for an image in a list of values."""
 
 
 class MapDataset(Protocol):
@@ -57,6 +65,7 @@ def convert_dataset(source: object) -> DatasetDict:
         ('cat', 'dog')
     """
     if isinstance(source, DatasetDict):
+        _check_splits(source.splits)
         return source
     parts: dict[str, object] = {"train": source}
     if isinstance(source, Mapping) and source and all(get_canonical_split(str(name)) for name in source):
@@ -69,10 +78,33 @@ def convert_dataset(source: object) -> DatasetDict:
         name: split if labels[name] is None else replace(split, labels=labels[name])
         for name, (split, _) in converted.items()
     }
+    _check_splits(splits)
     if not class_names:
         counts = [int(split.class_labels.max()) + 1 for split in splits.values() if split.class_labels is not None]
         class_names = tuple(map(str, range(max(counts, default=0))))
     return DatasetDict("dataset", splits, class_names)
+
+
+def _check_splits(splits: Mapping[str, Dataset]) -> None:
+    """Raise a DatasetError for names, values or widths that would fail in training or evaluation."""
+    train = splits["train"]
+    for split, dataset in splits.items():
+        for name in {**train.modalities, **dataset.modalities}:
+            columns = (part.modalities.get(name) for part in (train, dataset))
+            expected, got = ("missing" if column is None else _describe_column(column) for column in columns)
+            if expected != got:
+                raise DatasetError(f"{name} is {expected} in train and {got} in {split}: all splits must be alike")
+        for name, column in dataset.modalities.items():
+            check_modality_name(name, "rename the modality")
+            if isinstance(column, Features) and (i := column.find_nonfinite()) is not None:
+                raise DatasetError(
+                    f"{name} must be finite, instance {i} of {split} has NaN or infinite values: set them to 0, or "
+                    "mark the instance as missing by the mask of the column"
+                )
+
+
+def _describe_column(column: Column) -> str:
+    return column.describe() if isinstance(column, Features) else f"of kind {column.kind}"
 
 
 def _convert_split(source: object) -> tuple[Dataset, Sequence[Any] | None]:
@@ -83,7 +115,7 @@ def _convert_split(source: object) -> tuple[Dataset, Sequence[Any] | None]:
         name = IMAGE_MODALITY if source.dim() == 4 else "features"
         return Dataset({name: source}), None
     if isinstance(source, Mapping):
-        modalities = dict(source)
+        modalities = {str(name): values for name, values in source.items()}
         labels = modalities.pop("labels", modalities.pop("label", None))
         return Dataset(modalities), None if labels is None else [_to_plain(label) for label in labels]
     if _is_map_dataset(source):
@@ -119,55 +151,82 @@ def _read_items(dataset: MapDataset) -> tuple[Dataset, Sequence[Any] | None]:
     first = dataset[0]
     if isinstance(first, Mapping):
         return _read_dict_items(dataset, count, first)
-    has_labels = isinstance(first, tuple | list)
-    get_image: Callable[[Any], Any] = _get_first if has_labels else _get_item
-    images = ItemImages(dataset, tuple(range(count)), get_image)
-    known = _find_targets(dataset, count) if has_labels and len(first) > 1 else None
-    labels = list(known) if known is not None else []
-    needs_labels = has_labels and len(first) > 1 and known is None
-    sizes = {images.get_size(i) for i in range(min(count, 16))}
-    height, width = next(iter(sizes))
-    is_small = len(sizes) == 1 and 3 * count * height * width <= MAX_IN_MEMORY_BYTES
-    stacked = torch.empty(count, 3, height, width, dtype=torch.uint8) if is_small else None
-    if stacked is not None or needs_labels:
+    is_tuple = isinstance(first, tuple | list)
+    has_labels = is_tuple and len(first) > 1
+    get_image: Callable[[Any], Any] = _get_first if is_tuple else _get_item
+    sample = {i: dataset[i] if i else first for i in range(0, count, -(-count // NUM_SAMPLED))}
+    images = [_to_image(get_image(item), i) for i, item in sample.items()]
+    is_small = len({image.shape for image in images}) == 1 and count * images[0].nbytes <= MAX_IN_MEMORY_BYTES
+    # Small images are read here, and their labels with them: items may have other labels than the attribute.
+    targets = None
+    if has_labels and not is_small:
+        targets = _find_targets(dataset, count, {i: _to_plain(item[1]) for i, item in sample.items()})
+    labels, stack = [] if targets is None else targets, _ImageStack(count, MAX_IN_MEMORY_BYTES)
+    if is_small or (has_labels and targets is None):
         for i in track(range(count), "reading the dataset", count):
             item = dataset[i]
-            if needs_labels:
+            if has_labels:
                 labels.append(_to_plain(item[1]))
-            if stacked is not None:
-                image = _to_image(get_image(item), i)
-                stacked = None if image.shape != stacked.shape[1:] else stacked
-            if stacked is not None:
-                stacked[i] = image
-    values = images if stacked is None else stacked
-    return Dataset({IMAGE_MODALITY: values}), labels if has_labels and len(first) > 1 else None
+            if is_small:
+                stack.add(_to_image(get_image(item), i))
+    values = ItemImages(dataset, tuple(range(count)), get_image) if stack.images is None else stack.images
+    return Dataset({IMAGE_MODALITY: values}), labels if has_labels else None
+
+
+class _ImageStack:
+    """Up to `count` images of one size in one tensor; None once their sizes differ or they take too much memory."""
+
+    def __init__(self, count: int, max_bytes: int) -> None:
+        self.count, self.max_bytes, self.length = count, max_bytes, 0
+        self.images: Tensor | None = None
+
+    def add(self, image: Tensor) -> None:
+        if self.images is None and self.count * image.nbytes <= self.max_bytes:
+            self.images = torch.empty(self.count, *image.shape, dtype=torch.uint8)
+        if self.images is None or image.shape != self.images.shape[1:]:
+            self.images, self.max_bytes = None, 0
+            return
+        self.images[self.length] = image
+        self.length += 1
 
 
 def _read_dict_items(dataset: MapDataset, count: int, first: Mapping[str, Any]) -> tuple[Dataset, Sequence[Any] | None]:
     names = [str(name) for name in first]
     values: dict[str, list[Any]] = {name: [] for name in names}
-    is_image = dict.fromkeys(names, False)
+    stacks: dict[str, _ImageStack] = {}
     for i in track(range(count), "reading the dataset", count):
-        item = dataset[i]
+        item = dataset[i] if i else first
         if not isinstance(item, Mapping) or (unknown := [name for name in item if name not in names]):
             got = describe_type(item) if not isinstance(item, Mapping) else f"the key {unknown[0]!r}"
             raise DatasetError(f"item {i} must be a dict with the keys {', '.join(names)}, got {got}")
         for name in names:
             value = item.get(name)
-            is_image[name] |= _is_image(value)
-            values[name].append(True if _is_image(value) else value)
+            if _is_image(value):
+                if name not in stacks:
+                    used_bytes = sum(stack.images.nbytes for stack in stacks.values() if stack.images is not None)
+                    stacks[name] = _ImageStack(count, MAX_IN_MEMORY_BYTES - used_bytes)
+                stacks[name].add(_to_image(value, i))
+            values[name].append(_IMAGE if _is_image(value) else value)
     labels = values.pop("label", None)
-    modalities = {
-        name: _make_lazy_column(dataset, name, part) if is_image[name] else _make_feature_column(name, part)
-        for name, part in values.items()
-    }
+    modalities: dict[str, Column] = {}
+    for name, part in values.items():
+        is_image = name in stacks
+        modalities[name] = (
+            _make_image_column(dataset, name, part, stacks[name]) if is_image else _make_feature_column(name, part)
+        )
     return Dataset(modalities), None if labels is None else [_to_plain(label) for label in labels]
 
 
-def _make_lazy_column(dataset: MapDataset, name: str, exists: Sequence[bool | None]) -> Images:
-    mask = torch.tensor([bool(value) for value in exists])
-    index = tuple(mask.nonzero().squeeze(1).tolist())
-    images = ItemImages(dataset, index, _KeyGetter(name))
+def _make_image_column(dataset: MapDataset, name: str, values: Sequence[Any], stack: _ImageStack) -> Images:
+    if invalid := [i for i, value in enumerate(values) if value is not None and value is not _IMAGE]:
+        got = describe_type(values[invalid[0]])
+        raise DatasetError(f"{name} must be an image or None in all items, item {invalid[0]} has {got}")
+    mask = torch.tensor([value is _IMAGE for value in values])
+    images: Tensor | ItemImages
+    if stack.images is None:
+        images = ItemImages(dataset, tuple(mask.nonzero().squeeze(1).tolist()), _KeyGetter(name))
+    else:
+        images = stack.images[: stack.length]
     return Images(images) if mask.all() else Images(images, mask.long())
 
 
@@ -244,12 +303,15 @@ def _get_item(item: Any) -> Any:
     return item
 
 
-def _find_targets(dataset: MapDataset, count: int) -> Sequence[Any] | None:
-    """Return the labels of all items, if the dataset has them as an attribute."""
+def _find_targets(dataset: MapDataset, count: int, labels: Mapping[int, Any]) -> list[Any] | None:
+    """Return the labels of all items, if an attribute of the dataset has them and agrees with those of some items."""
     for name in TARGET_ATTRIBUTES:
         targets = getattr(dataset, name, None)
         if isinstance(targets, (list, tuple, Tensor, np.ndarray)) and len(targets) == count:
-            return [_to_plain(target) for target in targets]
+            with suppress(DatasetError):  # several numbers for each item
+                plain = [_to_plain(target) for target in targets]
+                if all(plain[i] == label for i, label in labels.items()):
+                    return plain
     return None
 
 
@@ -264,7 +326,7 @@ def _to_image(value: Any, i: int) -> Tensor:
     if isinstance(value, Image.Image):
         return pil_to_tensor(value)
     if isinstance(value, np.ndarray) and value.ndim == 3:
-        value = torch.from_numpy(value if value.shape[0] in (1, 3) else value.transpose(2, 0, 1).copy())
+        value = array_to_tensor(value)
     if isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 3 and value.shape[0] in (1, 3):
         return value.expand(3, -1, -1)
     got = f"{value.dtype} {tuple(value.shape)}" if hasattr(value, "dtype") else describe_type(value)

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from manyviews.data.column import Features, standardize
 from manyviews.data.errors import DatasetError
-from manyviews.data.vectors import check_features
+from manyviews.data.vectors import to_float_features
 
 MAX_SHORT_STEPS = 64
 """Encoders of sequences up to this length do not gain from more than one thread."""
@@ -22,7 +22,7 @@ MAX_STEPS, MAX_FLATTENED_DIM = 32, 2048
 CHUNK_INSTANCES = 256
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Sequences(Features):
     """Sequences (n, T, d) of float32; the steps after the length of a sequence are padding.
 
@@ -41,7 +41,7 @@ class Sequences(Features):
     """Number of steps (n,); default: T for all."""
 
     def __post_init__(self) -> None:
-        check_features("sequences", self.values, 3)
+        object.__setattr__(self, "values", to_float_features("sequences", self.values, 3))
         if not len(self.lengths):
             object.__setattr__(self, "lengths", torch.full((len(self),), self.values.shape[1]))
         if self.lengths.shape != (len(self),):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,13 +18,20 @@ from manyviews.data.column import Column
 from manyviews.data.column_arrays import make_column
 from manyviews.data.errors import DatasetError, translate_errors
 from manyviews.data.image_arrays import read_npy
-from manyviews.data.image_files import IMAGE_EXTENSIONS, CorruptImageError, LazyImages, open_image, pil_to_tensor
+from manyviews.data.image_files import (
+    IMAGE_EXTENSIONS,
+    CorruptImageError,
+    LazyImages,
+    check_image_header,
+    read_image,
+)
 from manyviews.data.image_folder import MAX_IN_MEMORY_BYTES
 from manyviews.data.images import Images
 from manyviews.data.table_readers import Cell, InvalidCell, RawTable, show_cell, to_float32
 from manyviews.data.texts import Texts
 from manyviews.utils import Budget, check_regular
 
+T = TypeVar("T")
 SKIP = "skip"
 """Kind of a column that is not loaded."""
 SEPARATOR = "|"
@@ -129,30 +138,43 @@ class ColumnBuilder:
             if cell is not None
             for text in self._split_paths(i, name, cell)
         ]
-        # Images of one size are decoded here if they fit into memory; of others only the headers are read.
-        max_pixels = (MAX_IN_MEMORY_BYTES - self.decoded_bytes) // (3 * len(entries))
-        results: dict[Path, Tensor | str | None] = {}
-        kept: list[tuple[int, Path]] = []
-        size: torch.Size | None = None
         first_warning = len(self.warnings)
-        for i, path in entries:
-            result = results[path] if path in results else self._read_image(i, name, path, max_pixels)
-            results[path] = result
-            if isinstance(result, str):
-                self.warnings.append(f"{self.table.describe_cell(i, name)}: {result}; it counts as missing")
-                continue
-            kept.append((i, path))
-            if max_pixels and (result is None or result.shape != (size := size or result.shape)):
-                max_pixels = 0
-                results = {path: result if isinstance(result, str) else None for path, result in results.items()}
+        sizes = self._read_each(name, entries, check_image_header)
+        max_bytes = MAX_IN_MEMORY_BYTES - self.decoded_bytes
+        is_small = (
+            len(set(sizes.values())) == 1 and 3 * math.prod(next(iter(sizes.values()))) * len(entries) <= max_bytes
+        )
+        kept = [(i, path) for i, path in entries if path in sizes]
+        decoded: dict[Path, Tensor] = {}
+        if is_small:
+            decoded = self._read_each(name, kept, read_image)
+            kept = [(i, path) for i, path in kept if path in decoded]
         if not kept:
             raise DatasetError(f"no image of column {name} can be read, first: {self.warnings[first_warning]}")
         values: Tensor | LazyImages = LazyImages(tuple(path for _, path in kept), self.raise_on_corrupt)
-        if max_pixels:
-            values = torch.stack([image for _, path in kept if isinstance(image := results[path], Tensor)])
+        if len({image.shape for image in decoded.values()}) == 1:  # not if EXIF rotates some of them
+            values = torch.stack([decoded[path] for _, path in kept])
             self.decoded_bytes += values.nbytes
         counts = torch.bincount(torch.tensor([i for i, _ in kept]), minlength=len(cells))
         return Images(values, None if bool((counts == 1).all()) else counts)
+
+    def _read_each(self, name: str, entries: list[tuple[int, Path]], read: Callable[[Path], T]) -> dict[Path, T]:
+        """Read each file once, with a warning for each cell whose file cannot be read."""
+        results: dict[Path, T] = {}
+        errors: dict[Path, str] = {}
+        for i, path in entries:
+            if path not in results and path not in errors:
+                try:
+                    results[path] = read(path)
+                except CorruptImageError as error:
+                    if self.raise_on_corrupt:
+                        raise CorruptImageError(f"{self.table.describe_cell(i, name)}: {error}") from error
+                    errors[path] = str(error)
+                except DatasetError as error:  # too many pixels
+                    raise self.table.make_error(i, name, str(error)) from error
+            if path in errors:
+                self.warnings.append(f"{self.table.describe_cell(i, name)}: {errors[path]}; it counts as missing")
+        return results
 
     def _split_paths(self, i: int, name: str, cell: Cell) -> list[str]:
         if isinstance(cell, list):
@@ -191,18 +213,6 @@ class ColumnBuilder:
         except (OSError, ValueError) as error:  # too long, permission denied, a NUL byte
             raise self.table.make_error(i, name, f"{show_cell(text)} is not a valid path: {error}") from error
         return path
-
-    def _read_image(self, i: int, name: str, path: Path, max_pixels: int) -> Tensor | str | None:
-        """Return the pixels of an image, None if only its header was read, or text: why it cannot be read."""
-        try:
-            with open_image(path) as image:
-                return pil_to_tensor(image) if image.height * image.width <= max_pixels else None
-        except CorruptImageError as error:
-            if self.raise_on_corrupt:
-                raise CorruptImageError(f"{self.table.describe_cell(i, name)}: {error}") from error
-            return str(error)
-        except DatasetError as error:  # too many pixels
-            raise self.table.make_error(i, name, str(error)) from error
 
     def _build_features(self, name: str, cells: list[Cell], kind: str) -> Column:
         arrays = self._read_arrays(name, cells, kind)

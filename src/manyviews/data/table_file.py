@@ -31,8 +31,6 @@ SPLIT_KEY = 2
 """Random key of these splits."""
 MAX_EXAMPLES = 5
 """Maximum number of examples in a message."""
-_AMBIGUOUS_NAME = re.compile(r"\d+|.*[:@]\d+|.*=.*")
-"""Names that `--views` and `--encoder` would read as a number, a count or a size of views, or a choice."""
 
 
 def load_table(
@@ -44,6 +42,7 @@ def load_table(
     label_column: str | None = None,
     raise_on_corrupt: bool = False,
     follow_symlinks: bool = False,
+    strict_columns: bool = True,
 ) -> DatasetDict:
     r"""Load a table.
 
@@ -56,6 +55,8 @@ def load_table(
         label_column: column of labels. Default: the first of label, class, target and group that exists.
         raise_on_corrupt: raise an error for a corrupt image, instead of a warning and a missing image.
         follow_symlinks: read files outside of the folder of the table.
+        strict_columns: raise an error for a kind or a special column that the table does not have, instead of ignoring
+            it.
 
     Raises:
         DatasetError: the table or one of its cells is invalid; the message has the row and the column.
@@ -70,7 +71,11 @@ def load_table(
         (Dataset(3 instances, en (text), de (text), labels), ('insect', 'pet'), tensor([ True,  True, False]))
     """
     table = read_table(path)
-    told = parse_kinds(kinds, table)
+    told = parse_kinds(kinds, table, strict_columns)
+    if not strict_columns:
+        id_column, split_column, label_column = (
+            name if name in table.columns else None for name in (id_column, split_column, label_column)
+        )
     options = ((id_column, ID_NAMES), (split_column, SPLIT_NAMES), (label_column, LABEL_NAMES))
     id_name, split_name, label_name = (_find_column(table, name, names, told) for name, names in options)
     builder = ColumnBuilder(table, raise_on_corrupt, follow_symlinks)
@@ -93,7 +98,7 @@ def load_table(
     return DatasetDict(path.stem, splits, class_names, tuple(builder.warnings), split_rule=rule)
 
 
-def parse_kinds(kinds: Mapping[str, str] | Sequence[str], table: RawTable) -> dict[str, str]:
+def parse_kinds(kinds: Mapping[str, str] | Sequence[str], table: RawTable, strict: bool = True) -> dict[str, str]:
     """Parse the kinds of columns, from a dict or from texts COLUMN=KIND."""
     pairs: Iterable[tuple[str, str]]
     if isinstance(kinds, Mapping):
@@ -105,12 +110,13 @@ def parse_kinds(kinds: Mapping[str, str] | Sequence[str], table: RawTable) -> di
             if not equals:
                 raise DatasetError(f"kinds must be COLUMN=KIND, such as photo=image, got {text!r}")
             pairs.append((name, kind))
-    for name, kind in pairs:
+    parsed = {name: kind for name, kind in pairs if strict or name in table.columns}
+    for name, kind in parsed.items():
         if name not in table.columns:
             raise DatasetError(f"{table.path} has no column {name!r}{suggest(name, table.columns)}")
         if kind not in (*KINDS, SKIP):
             raise DatasetError(f"unknown kind {kind!r} of column {name}{suggest(kind, (*KINDS, SKIP))}")
-    return dict(pairs)
+    return parsed
 
 
 def _find_column(table: RawTable, given: str | None, names: Sequence[str], told: Mapping[str, str]) -> str | None:
@@ -149,7 +155,10 @@ def _read_texts(table: RawTable, name: str, expected: str, hint: str) -> list[st
 
 def _read_splits(table: RawTable, name: str) -> list[str]:
     splits = []
-    hint = f"the splits are {', '.join(SPLIT_ALIASES)}; --split-column chooses another column, --kinds {name}=text none"
+    hint = (
+        f"the splits are {', '.join(SPLIT_ALIASES)}; use --split-column for another column, or --kinds {name}=text if "
+        "the table has no splits"
+    )
     for i, text in enumerate(_read_texts(table, name, "a split", hint)):
         split = get_canonical_split(text)
         if split is None:
@@ -200,15 +209,15 @@ def _build_columns(builder: ColumnBuilder, told: Mapping[str, str], names: Seque
     for reason, columns in skipped.items():
         shown = ", ".join(columns[:MAX_EXAMPLES]) + (", ..." if len(columns) > MAX_EXAMPLES else "")
         hint = f" (to use it: --kinds {columns[0]}=vector)" if reason == "has numbers" else ""
-        builder.warnings.append(f"{table.path}: column {shown} {reason} and is skipped{hint}")
+        text = f"column {shown} {reason} and is skipped"
+        text = text if len(columns) == 1 else f"columns {shown} are skipped: each {reason}"
+        builder.warnings.append(f"{table.path}: {text}{hint}")
     if not kinds:
         reasons = "; ".join(builder.warnings) or f"it has only {', '.join(table.columns)}"
         raise DatasetError(f"{table.path} has no column of images, texts or features: {reasons}")
     for name in kinds:
         hint = f"rename the column, or use --kinds {name}={SKIP}"
         check_modality_name(name, f"{table.path}: {hint}")
-        if _AMBIGUOUS_NAME.fullmatch(name):
-            raise DatasetError(f"{table.path}: a modality cannot have the name {name!r}: {hint}")
     return {name: builder.build(name, kind) for name, kind in kinds.items()}
 
 

@@ -22,7 +22,7 @@ HASH_FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D], np.uint32)
 """Odd constants of about 2^32 times the golden ratio and of xxHash, so that all bits of a character reach the top."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Texts(Column):
     """Texts, as their UTF-8 bytes. An empty text is missing.
 
@@ -38,6 +38,8 @@ class Texts(Column):
     values: tuple[str, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.values, str):
+            raise DatasetError(f"expected a list of texts, got the text {self.values[:80]!r}: put it into a list")
         object.__setattr__(self, "values", tuple(self.values))
         if invalid := [value for value in self.values if not isinstance(value, str)]:
             raise DatasetError(f"texts must be str, got {describe_type(invalid[0])}")
@@ -93,7 +95,7 @@ class Texts(Column):
 
     @classmethod
     def from_values(cls, values: Any) -> Texts:
-        return cls(tuple(values))
+        return cls(values)
 
 
 def _encode(text: str) -> bytes:

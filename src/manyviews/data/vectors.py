@@ -12,7 +12,7 @@ from manyviews.data.column import Features, standardize
 from manyviews.data.errors import DatasetError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Vectors(Features):
     """Vectors (n, d) of float32.
 
@@ -29,7 +29,7 @@ class Vectors(Features):
         return True
 
     def __post_init__(self) -> None:
-        check_features("vectors", self.values, 2)
+        object.__setattr__(self, "values", to_float_features("vectors", self.values, 2))
 
     def select(self, index: Tensor) -> Vectors:
         return Vectors(self.values[index], mask=self._select_mask(index))
@@ -58,8 +58,9 @@ class Vectors(Features):
         return self.values if self.mask is None else self.values[self.mask]
 
 
-def check_features(name: str, values: Tensor, dim: int) -> None:
-    """Raise a DatasetError unless values are floats with `dim` dimensions."""
+def to_float_features(name: str, values: Tensor, dim: int) -> Tensor:
+    """Convert features to float32; raise a DatasetError unless they are floats with `dim` dimensions."""
     if not isinstance(values, Tensor) or values.dim() != dim or not values.is_floating_point() or 0 in values.shape:
         got = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
         raise DatasetError(f"{name} must be floats {'(n, d)' if dim == 2 else '(n, T, d)'}, got {got}")
+    return values.float()

@@ -89,7 +89,10 @@ def evaluate(
         if is_object:
             dataset = convert_dataset(data)
         else:
-            dataset = load_dataset(data, raise_on_corrupt=corrupt, follow_symlinks=symlinks)
+            options = run_config.get_table_options()
+            dataset = load_dataset(
+                data, raise_on_corrupt=corrupt, follow_symlinks=symlinks, **options, strict_columns=False
+            )
     with run.limit_cpu_threads(dataset):
         result = evaluate_model(model.to(resolve_device(device)), dataset, run_config, config, is_own, objects)
     run.save_evaluation(result.to_json(), get_evaluation_filename(None if is_own else data, dataset.name, config))

@@ -1,6 +1,7 @@
 """Trained encoders outside of training: embeddings in files, nearest neighbors, weights for other programs."""
 
 from manyviews.export.collection import Collection as Collection
+from manyviews.export.collection import get_table_options as get_table_options
 from manyviews.export.contact_sheet import draw_contact_sheet as draw_contact_sheet
 from manyviews.export.contact_sheet import save_png as save_png
 from manyviews.export.neighbors import Query as Query

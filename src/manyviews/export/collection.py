@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +29,8 @@ from manyviews.data import (
 from manyviews.export.vector_model import VectorModel
 from manyviews.export.writers import Batch, Label
 from manyviews.loading import choose_eval_batch_size, iterate_file_crops, make_eval_loader
-from manyviews.models import ViewBatch
+from manyviews.models import Encoder, ViewBatch
+from manyviews.runs import Run
 from manyviews.utils import EVAL_EPOCH, decode_file_name, encode_file_name, track
 
 
@@ -55,12 +58,22 @@ class Collection:
     follow_symlinks: bool = False
 
     @classmethod
-    def open(cls, source: str | Path, follow_symlinks: bool = False) -> Collection:
-        """Open a folder of images (labeled or not), an image file, or anything that `load_dataset` accepts."""
+    def open(
+        cls,
+        source: str | Path,
+        follow_symlinks: bool = False,
+        table_options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Collection:
+        """Open a folder of images (labeled or not), an image file, or anything that `load_dataset` accepts.
+
+        `table_options` are options of `load_dataset` about the columns of a table; those about columns that the data
+        does not have are ignored.
+        """
         path = as_path(source)
         if path and (is_image_folder(path) or (path.is_file() and path.suffix.lower() in IMAGE_EXTENSIONS)):
             return cls(str(source), path, follow_symlinks=follow_symlinks)
-        return cls(str(source), None, load_dataset(source, follow_symlinks=follow_symlinks))
+        data = load_dataset(source, follow_symlinks=follow_symlinks, **table_options, strict_columns=False)
+        return cls(str(source), None, data)
 
     @property
     def root(self) -> Path | None:
@@ -173,6 +186,13 @@ class Collection:
             if images:
                 labels: list[Label] = [next(iter(name.split("/")[in_splits:-1]), "") for name in images]
                 yield list(images), encoder.make_batch({modality: torch.stack(list(images.values()))}), labels
+
+
+def get_table_options(path: str | Path, encoder: Encoder) -> dict[str, Any]:
+    """Return how to read tables: as the run in a directory did, or with the kinds of an encoder file's modalities."""
+    if Path(path).expanduser().is_dir():
+        return Run.open(path).config.get_table_options()
+    return {"kinds": {name: encoder.config.get_spec(name).kind for name in encoder.modalities}}
 
 
 def _sort_rows(

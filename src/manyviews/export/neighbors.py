@@ -34,6 +34,11 @@ class Query:
     modality: str | None = None
     """The modality of the instance that is searched with; None for all."""
 
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """The modalities that are searched with; empty for all of an instance."""
+        return tuple(self.values or ()) if self.modality is None else (self.modality,)
+
 
 def make_query(name: str, collection: Collection, encoder: Encoder, modality: str | None = None) -> Query:
     """Make a query from an image file, from the id of an instance or, if the encoder has a modality of texts, a text.
@@ -101,10 +106,25 @@ def encode_query(model: VectorModel, query: Query) -> Tensor:
         encoder = model.encoder.encoder
         reference = next(encoder.parameters(), torch.zeros(()))
         batch = make_eval_loader(split, encoder, device=reference.device).load(torch.tensor([i])).to(reference)
-    vectors, mask = VectorModel(model.model, model.kind)(batch, f"query {query.name}")
+    names = query.modalities or model.encoder.modalities
+    vectors, mask = VectorModel(model.model, model.kind, names)(batch, f"query {query.name}")
     if not mask.all():
-        raise DatasetError(f"query {query.name} has none of the modalities {', '.join(model.encoder.modalities)}")
+        raise DatasetError(f"query {query.name} has none of the modalities {', '.join(names)}")
     return vectors[0]
+
+
+def choose_target_modalities(model: VectorModel, query: Query) -> tuple[str, ...]:
+    """Return the modalities that the neighbors of a query are compared by.
+
+    These are the modalities of the model's vectors, if they were chosen, or all. But a text is not compared with texts
+    if there are other modalities: its nearest instances would be those that have nothing but texts.
+    """
+    names = model.encoder.modalities
+    texts = model.encoder.config.list_modalities("text")
+    if model.modalities or model.kind != "z" or not query.modalities or not set(query.modalities) <= set(texts):
+        return model.modalities or names
+    others = tuple(name for name in names if name not in texts)
+    return others or tuple(name for name in names if name not in query.modalities) or names
 
 
 def find_nearest(
@@ -118,7 +138,8 @@ def find_nearest(
 ) -> Mapping[str, list[tuple[str, float]]]:
     """Find the `k` instances nearest to each query: their ids and cosines, nearest first.
 
-    A query is never its own neighbor. Only one batch of vectors is in memory.
+    An instance is not its own neighbor, unless it is searched with one modality and compared by another. Only one batch
+    of vectors is in memory.
 
     Examples:
         >>> from manyviews.models import EncoderConfig, EncoderSpec, MultiViewEncoder
@@ -130,13 +151,21 @@ def find_nearest(
     """
     if k < 1:
         raise ValueError(f"the number of neighbors (k) must be >= 1, got {k}")
-    query_vectors = normalize(torch.stack([encode_query(model, query) for query in queries]), dim=1)
     neighbors: dict[str, list[tuple[str, float]]] = {query.name: [] for query in queries}
-    for (ids, vectors, _), mask in collection.encode(model, num_workers, on_skip):
-        names = [name for name, exists in zip(ids, mask.tolist(), strict=True) if exists]
-        cosines = query_vectors @ normalize(vectors[mask], dim=1).T
-        for query, row in zip(queries, cosines, strict=True):
-            values, index = row.topk(min(k + 1, len(names)))  # k + 1: the query itself may be one of them
-            new = [(names[i], c) for i, c in zip(index.tolist(), values.tolist(), strict=True) if names[i] != query.id]
-            neighbors[query.name] = heapq.nlargest(k, neighbors[query.name] + new, key=lambda pair: pair[1])
+    groups: dict[tuple[str, ...], list[Query]] = {}
+    for query in queries:
+        groups.setdefault(choose_target_modalities(model, query), []).append(query)
+    for targets, members in groups.items():
+        query_vectors = normalize(torch.stack([encode_query(model, query) for query in members]), dim=1)
+        own_ids = [query.id if set(query.modalities or targets) & set(targets) else None for query in members]
+        target_model = VectorModel(model.model, model.kind, targets)
+        for (ids, vectors, _), mask in collection.encode(target_model, num_workers, on_skip):
+            names = [name for name, exists in zip(ids, mask.tolist(), strict=True) if exists]
+            cosines = query_vectors @ normalize(vectors[mask], dim=1).T
+            for query, own_id, row in zip(members, own_ids, cosines, strict=True):
+                values, index = row.topk(min(k + 1, len(names)))  # k + 1: the query itself may be one of them
+                new = [
+                    (names[i], c) for i, c in zip(index.tolist(), values.tolist(), strict=True) if names[i] != own_id
+                ]
+                neighbors[query.name] = heapq.nlargest(k, neighbors[query.name] + new, key=lambda pair: pair[1])
     return neighbors

@@ -38,6 +38,7 @@ class VectorModel:
         names = self.encoder.modalities
         if unknown := [name for name in modalities if name not in names]:
             raise ValueError(f"there is no modality {unknown[0]!r}, only {', '.join(names)}")
+        self.modalities = tuple(modalities)
         self.positions = [names.index(name) for name in modalities or names]
 
     @property

@@ -5,28 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils import data as torch_data
 
-from manyviews.data import MapDataset, pil_to_tensor
+from manyviews.data import MapDataset, array_to_tensor, pil_to_tensor
 from manyviews.transforms import ImageTransform, make_custom_transform
 from manyviews.utils import describe_type
+
+UNSET_EPOCH = -1
+"""Epoch before the first call of `set_epoch`."""
 
 
 class MultiViewDataset(torch_data.Dataset[Any]):
     """A dataset of N views of each image, for any `DataLoader`.
 
     Items are views (N, C, size, size), float32 in [0, 1]; those of a dataset of tuples (image, label, ...) are
-    (views, label, ...). The views are a function of (seed, epoch, index, view): they do not depend on the workers, and
-    every epoch has other ones if `set_epoch` is called before it.
+    (views, label, ...). Torch's generator draws the views. If `set_epoch` is called before each epoch, they are a
+    function of (seed, epoch, index, view) and do not depend on the workers.
 
     Args:
-        dataset: a map-style dataset of PIL images or uint8 tensors (C, H, W), or of tuples that start with one.
+        dataset: a map-style dataset of images, or of tuples that start with one: PIL images, uint8 tensors (C, H, W) or
+            arrays (H, W, C).
         transform: a `SimCLRTransform`, or any function from a PIL image to a PIL image or a tensor in [0, 1].
         views: number N of views.
-        seed: seed of the views.
+        seed: seed of the views, for `set_epoch`.
 
     Examples:
         >>> from manyviews.transforms import SimCLRTransform
@@ -50,7 +55,7 @@ class MultiViewDataset(torch_data.Dataset[Any]):
             raise TypeError(f"transform must be a SimCLRTransform or a function, got {describe_type(transform)}")
         self.dataset, self.views, self.seed = dataset, views, seed
         # Shared with persistent workers, so that they see a new epoch.
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._epoch = torch.tensor(UNSET_EPOCH).share_memory_()
         if not isinstance(transform, ImageTransform):
             transform = make_custom_transform(transform, self._read_image(0)[0])
         self.transform = transform
@@ -64,7 +69,10 @@ class MultiViewDataset(torch_data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         image, others = self._read_image(index)
-        key: dict[str, Any] = {"seed": self.seed, "epoch": int(self._epoch), "index": torch.tensor([index % len(self)])}
+        epoch = int(self._epoch)
+        if epoch == UNSET_EPOCH:  # workers have other generators in each epoch
+            epoch = int(torch.randint(2**62, ()))
+        key: dict[str, Any] = {"seed": self.seed, "epoch": epoch, "index": torch.tensor([index % len(self)])}
         views = self.transform.augment_color(self.transform.crop(image[None], views=self.views, **key), **key)[0]
         return (views, *others) if others else views
 
@@ -73,7 +81,9 @@ class MultiViewDataset(torch_data.Dataset[Any]):
         image, *others = item if isinstance(item, tuple | list) else (item,)
         if isinstance(image, Image.Image):
             return pil_to_tensor(image), tuple(others)
+        if isinstance(image, np.ndarray) and image.ndim == 3 and image.dtype == np.uint8:
+            image = array_to_tensor(image)
         if not isinstance(image, Tensor) or image.dtype != torch.uint8 or image.dim() != 3:
-            got = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else describe_type(image)
-            raise TypeError(f"items must be PIL images or uint8 tensors (C, H, W), got {got}")
+            got = f"{image.dtype} {tuple(image.shape)}" if hasattr(image, "dtype") else describe_type(image)
+            raise TypeError(f"items must be PIL images, uint8 tensors (C, H, W) or arrays (H, W, C), got {got}")
         return image, tuple(others)

@@ -74,6 +74,7 @@ class ViewLoader:
         self.dataset, self.spec, self.transforms, self.seed = dataset, spec, list(transforms), seed
         self.num_workers, self.device = num_workers, device or torch.device("cpu")
         self.keep_workers = keep_workers
+        self.corrupt: set[str] = set()  # errors that were reported
         self.items = {
             name: [i for i, item in enumerate(spec.items) if item.modality == name] for name in spec.modalities
         }
@@ -109,14 +110,13 @@ class ViewLoader:
                 yield self._make_batch({}, index, epoch)
             return
         self._sampler.batches = ((epoch, index) for index in batches)
-        corrupt: set[str] = set()
         for index, files in self._workers:
-            errors = {line for loaded in files.values() for line in loaded.errors} - corrupt
-            corrupt |= errors
+            errors = {line for loaded in files.values() for line in loaded.errors} - self.corrupt
+            self.corrupt |= errors
             is_replaced = any(reader.replace_corrupt for reader in self.file_readers.values())
             action = "replaced by the next image" if is_replaced else "it counts as missing"
             for line in sorted(errors):
-                warnings.warn(f"{line}; {action} ({len(corrupt)} so far)", stacklevel=2)
+                warnings.warn(f"{line}; {action} ({len(self.corrupt)} so far)", stacklevel=2)
             yield self._make_batch(files, index, epoch)
 
     def load(self, index: Tensor, epoch: int = EVAL_EPOCH) -> ViewBatch:

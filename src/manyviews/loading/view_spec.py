@@ -134,9 +134,8 @@ class ViewSpec:
             items = (dataclasses.replace(items[0], modality=_find_only_modality(data)),)
         for item in items:
             if item.modality not in train.modalities:
-                existing = ", ".join(train.modalities)
                 hint = suggest(item.modality, train.modalities)
-                raise DatasetError(f"{data.name} has no modality {item.modality!r}, only {existing}{hint}")
+                raise DatasetError(f"{data.name} has no modality {item.modality!r}{hint}")
             if item.size and not isinstance(train[item.modality], Images):
                 raise DatasetError(f"{item}: only views of images have a size, {item.modality} has no images")
         images = {item.modality for item in items if isinstance(train[item.modality], Images)}

@@ -3,6 +3,7 @@
 from manyviews.training.build import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
 from manyviews.training.build import resolve_optimization as resolve_optimization
 from manyviews.training.callbacks import Callback as Callback
+from manyviews.training.callbacks import check_callbacks as check_callbacks
 from manyviews.training.checkpoints import list_checkpoints as list_checkpoints
 from manyviews.training.config import CUSTOM_DATA as CUSTOM_DATA
 from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from manyviews.utils import describe_type
+
 if TYPE_CHECKING:
     from manyviews.models import MultiViewModel, ViewBatch
     from manyviews.training.trainer import Trainer
@@ -42,3 +44,17 @@ class Callback:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the state of a checkpoint."""
+
+
+def check_callbacks(callbacks: object) -> None:
+    """Raise a TypeError unless the value is a list or tuple of objects with all methods of `Callback`."""
+    if not isinstance(callbacks, list | tuple):
+        raise TypeError(f"callbacks must be a list, such as [CALLBACK], got {describe_type(callbacks)}")
+    methods = [name for name in vars(Callback) if not name.startswith("_")]
+    for callback in callbacks:
+        if isinstance(callback, type):
+            name = callback.__name__
+            raise TypeError(f"callbacks must be objects, got the class {name}: use {name}()")
+        if missing := [name for name in methods if not callable(getattr(callback, name, None))]:
+            got = f"{describe_type(callback)} without {missing[0]}"
+            raise TypeError(f"callbacks must have all methods of mv.Callback, got {got}: extend mv.Callback")

@@ -220,12 +220,15 @@ class Config:
         """Number of views per instance; 0 if it depends on the data."""
         return ViewSpec.parse(self.views).num_views
 
+    def get_table_options(self) -> dict[str, Any]:
+        """Return the options of `load_dataset` about the columns of a table."""
+        return {name: getattr(self, name) for name in ("kinds", "id_column", "split_column", "label_column")}
+
     def get_encoder_name(self, modality: str, kind: str) -> str | None:
         """Return the encoder that is chosen for a modality of a kind, or None."""
-        chosen = {
-            key if name else "image": name or key for key, _, name in (text.partition("=") for text in self.encoder)
-        }
-        return chosen.get(modality, chosen.get(kind))
+        chosen = {key: name for key, _, name in (text.partition("=") for text in self.encoder) if name}
+        of_images = next((text for text in reversed(self.encoder) if "=" not in text), None)
+        return chosen.get(modality) or chosen.get(kind) or (of_images if kind == "image" else None)
 
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""

@@ -6,16 +6,20 @@ import copy
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from types import CodeType, FunctionType, MethodType
 from typing import Any, TypeAlias
 
 from torch import nn
 
+from manyviews.data import Dataset
 from manyviews.losses import MultiViewLoss
 from manyviews.models import CUSTOM
 from manyviews.training.config import ConfigError
 from manyviews.transforms import FeatureTransform, ImageTransform
+from manyviews.utils import suggest
 
 TransformLike: TypeAlias = ImageTransform | FeatureTransform | Callable[..., Any]
 
@@ -61,6 +65,18 @@ class CustomObjects:
         if any(CUSTOM == name.rpartition("=")[2] for name in encoder_names) and not self.encoders:
             raise ConfigError("the encoder is a module of yours: pass it again, as mv.train(..., encoder=MODULE)")
 
+    def check_transforms(self, split: Dataset, modalities: Sequence[str]) -> None:
+        """Raise a ConfigError for a transform that no view would use."""
+        for name in self.transforms:
+            if name and name not in modalities:
+                hint = suggest(name, modalities)
+                raise ConfigError(f"transform: there are no views of a modality {name!r}{hint}")
+        if "" in self.transforms and not any(split[name].has_size for name in modalities):
+            raise ConfigError(
+                "transform: one transform is for images, and no view is one: use a dict by modality, such as "
+                f"transform={{{modalities[0]!r}: TRANSFORM}}"
+            )
+
 
 def list_by_name(value: Any) -> dict[str, Any]:
     """Return objects by modality or kind; one that is not in a dict has the name ""."""
@@ -68,18 +84,38 @@ def list_by_name(value: Any) -> dict[str, Any]:
 
 
 def describe_object(value: object) -> str:
-    """Return the name of an object's class or function, and a hash of its settings and of the shapes of its weights."""
-    if not isinstance(value, nn.Module):
-        name = getattr(value, "__qualname__", type(value).__qualname__)
-        text = "" if hasattr(value, "__qualname__") else _remove_addresses(repr(value))
-    else:
-        name = type(value).__qualname__
-        text = repr(value) + str([(key, tuple(tensor.shape)) for key, tensor in value.state_dict().items()])
-    return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    """Return the name of an object's class or function, and a hash of its settings and of the shapes of its weights.
+
+    Of a function, the hash has its code, defaults, and the variables that it takes from an enclosing function.
+    """
+    name = getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{name} {hashlib.sha256(_describe_value(value, ()).encode()).hexdigest()[:12]}"
 
 
-def _remove_addresses(text: str) -> str:
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+def _describe_value(value: object, outer: tuple[object, ...]) -> str:
+    """Describe a value by its content, without addresses in memory; `outer` are the functions that refer to it."""
+    if isinstance(value, nn.Module):
+        return repr(value) + str([(key, tuple(tensor.shape)) for key, tensor in value.state_dict().items()])
+    describe = partial(_describe_value, outer=(*outer, value))
+    match value:
+        case _ if any(value is other for other in outer):  # a function that calls itself
+            return "recursion"
+        case FunctionType():
+            cells = [cell.cell_contents for cell in value.__closure__ or ()]
+            return describe([value.__code__, value.__defaults__, value.__kwdefaults__, *cells])
+        case MethodType():
+            return describe([value.__func__, value.__self__])
+        case partial():
+            return describe([value.func, value.args, value.keywords])
+        case CodeType():
+            return describe([value.co_code.hex(), value.co_names, value.co_consts])
+        case list() | tuple():
+            return f"[{', '.join(map(describe, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{describe(key)}: {describe(part)}' for key, part in value.items())}}}"
+        case set() | frozenset():
+            return f"{{{', '.join(sorted(map(describe, value)))}}}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def _list_parameters(module: nn.Module) -> list[str]:

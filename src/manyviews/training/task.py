@@ -62,6 +62,7 @@ class TrainingTask:
         self.labels = self.split.labels if config.supervised else self.split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon" or self.objects.accepts("labels")
         indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
+        self.objects.check_transforms(self.split, self.spec.modalities)
         self.transforms = build_transforms(config, self.spec, self.split, indices, self.objects)
         self.view_loader = self.make_loader(config.num_workers)
         usable = find_usable_instances(self.split, self.spec, config, self.objects.loss)
@@ -135,13 +136,20 @@ class TrainingTask:
         loss, spec = self.objects.loss, self.spec
         if isinstance(loss, MultiViewLoss) and spec.num_views > loss.max_views:
             raise ConfigError(f"{type(loss).__name__} supports {loss.max_views} views, got {spec.num_views}")
-        named = None if self.config.supervised or self.config.loss == CUSTOM else self.config.build_default_loss()
-        if self.view_loader.has_missing and (reason := getattr(loss or named, "mask_error", "")):
-            raise ConfigError(f"some views are missing, and the loss does not support that: {reason}")
-        if self.view_loader.has_missing and not self.objects.accepts("mask"):
-            raise ConfigError("some views are missing, so the loss must take them as loss(z, mask=mask)")
+        if self.mask_error and any(self.split[name].mask is not None for name in spec.modalities):
+            raise ConfigError(f"some views are missing, {self.mask_error}")
         if self.objects.accepts("labels") and self.labels is None:
             raise ConfigError(f"the loss takes labels, {self.data.name} has none")
+
+    @cached_property
+    def mask_error(self) -> str:
+        """Why the loss cannot be used if views are missing; empty if it can."""
+        if self.config.supervised:
+            return ""
+        loss = self.objects.loss
+        if reason := getattr(self.config.build_default_loss() if loss is None else loss, "mask_error", ""):
+            return f"and the loss does not support that: {reason}"
+        return "" if self.objects.accepts("mask") else "so the loss must take them as loss(z, mask=mask)"
 
     def _build_head(self, encoder: MultiViewEncoder) -> MultiViewHead:
         columns = {key: self.split[modality] for modality, key in self.spec.encoders.items()}
@@ -164,8 +172,11 @@ class TrainingTask:
         if self.uses_labels:
             assert self.labels is not None
             kwargs["labels"] = self.labels[batch.indices].to(self.device)
-        if batch.mask is not None and not self.config.supervised and self.objects.accepts("mask"):
-            kwargs["mask"] = batch.mask
+        if batch.mask is not None and not self.config.supervised:
+            if not self.mask_error:
+                kwargs["mask"] = batch.mask
+            elif not batch.mask.all():
+                raise ConfigError(f"some views are missing, because files cannot be read, {self.mask_error}")
         return kwargs
 
     def monitor(self, model: MultiViewModel) -> dict[str, float]:
@@ -279,10 +290,7 @@ def load_data(config: Config, source: DatasetDict | None = None) -> DatasetDict:
         class_list=config.class_list,
         raise_on_corrupt=config.raise_on_corrupt,
         follow_symlinks=config.follow_symlinks,
-        kinds=config.kinds,
-        id_column=config.id_column,
-        split_column=config.split_column,
-        label_column=config.label_column,
+        **config.get_table_options(),
     )
     return limit_instances(data, config)
 

@@ -35,6 +35,7 @@ from manyviews.utils import (
     DISK_FULL_ERRNOS,
     FILE_ONLY,
     MALFORMED_ERRORS,
+    describe_type,
     hash_key,
     logger,
     print_stderr,
@@ -217,11 +218,15 @@ class Trainer:
 
         def compute_loss(z: Tensor) -> Tensor:
             try:
-                return self.loss(z, **loss_kwargs)
+                loss = self.loss(z, **loss_kwargs)
             except NonFiniteInputError as error:
                 raise self.make_divergence_error(str(error), self.step_number + 1, rate) from error
             except ValueError as error:
                 raise ValueError(f"{error} (at step {self.step_number + 1} of {self.total_steps})") from error
+            if not isinstance(loss, Tensor) or loss.dim():
+                got = f"a tensor {tuple(loss.shape)}: try its mean" if isinstance(loss, Tensor) else describe_type(loss)
+                raise ConfigError(f"the loss must return a scalar tensor, {type(self.loss).__name__} returned {got}")
+            return loss
 
         if self.config.grad_cache_chunk is None:
             loss = compute_loss(self.module(batch).z)
@@ -519,11 +524,13 @@ class Trainer:
             f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}, "
             f"{threads} CPU {'thread' if threads == 1 else 'threads'}"
         )
+        epochs = f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}"
+        steps = f"{self.total_steps} {'step' if self.total_steps == 1 else 'steps'}"
         return [
             f"{action}: {self.run.path}",
             f"  {task.data.name}, {len(task.train_indices):,} instances{classes}, {task.description}",
             f"  {task.monitored}",
-            f"  {config.epochs} epochs, {self.total_steps} steps of {config.instances_per_batch} instances; {machine}",
+            f"  {epochs}, {steps} of {config.instances_per_batch} instances; {machine}",
         ]
 
 
