@@ -32,6 +32,8 @@ EXTENSIONS_KEY = "extensions"
 """Key of config.yaml for later changes of the number of epochs, in addition to the fields."""
 CUSTOM_DATA = "(object)"
 """Value of `data` if it is an object of the user."""
+DEFAULT_ENCODER_KIND = "image"
+"""Kind of the modalities whose encoder is named without KIND= or MODALITY=."""
 DEFAULT_BATCH_SIZE = 128
 """Instances per batch if the config has no batch_size and the data are large enough."""
 
@@ -222,10 +224,13 @@ class Config:
 
     def get_encoder_name(self, modality: str, kind: str) -> str | None:
         """Return the encoder that is chosen for a modality of a kind, or None."""
-        chosen = {
-            key if name else "image": name or key for key, _, name in (text.partition("=") for text in self.encoder)
-        }
-        return chosen.get(modality, chosen.get(kind))
+        chosen, unnamed = self.list_chosen_encoders(), [text for text in self.encoder if "=" not in text]
+        default = {DEFAULT_ENCODER_KIND: unnamed[-1]} if unnamed else {}
+        return chosen.get(modality) or (default | chosen).get(kind)
+
+    def list_chosen_encoders(self) -> dict[str, str]:
+        """List the encoders that are chosen as MODALITY=NAME or KIND=NAME."""
+        return dict(text.split("=", 1) for text in self.encoder if "=" in text)
 
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""
@@ -246,7 +251,7 @@ class Config:
             self.check_temperature()
             for text in self.encoder:
                 if "=" not in text:
-                    check_encoder_name("image", text)
+                    check_encoder_name(DEFAULT_ENCODER_KIND, text)
             for scale in (self.crop_scale, self.small_crop_scale):
                 SimCLRTransform(
                     self.image_size or 32,
@@ -396,18 +401,6 @@ RUNTIME_FIELDS = {
     "keep_checkpoints", "evaluate_at_end",
 }  # fmt: skip
 """Fields that do not affect the result. `data` is one: checkpoints fingerprint the data, so the path may change."""
-
-KIND_FIELDS = {
-    ("image",): (
-        "image_size", "crop_scale", "small_crop_scale", "jitter_strength", "blur_prob", "stem", "width_mult",
-        "per_view_batch_norm", "separate_encoders",
-    ),
-    ("sequence",): ("feature_scaling", "time_crop", "time_mask"),
-    ("sequence", "vector"): ("augment_features", "feature_noise", "feature_mask"),
-    ("sequence", "text"): ("transformer_layers", "transformer_heads"),
-    ("sequence", "text", "vector"): ("dropout",),
-}  # fmt: skip
-"""Fields that only modalities of some kinds use."""
 
 _MAX = 2**62
 BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {

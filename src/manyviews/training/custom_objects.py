@@ -37,10 +37,6 @@ class CustomObjects:
         name = self.find_encoder_name(modality, kind)
         return None if name is None else copy.deepcopy(self.encoders[name])
 
-    def find_transform(self, modality: str, has_size: bool) -> TransformLike | None:
-        """Return the transform of a modality, or None if the user gave none."""
-        return self.transforms.get(modality, self.transforms.get("") if has_size else None)
-
     def describe(self) -> dict[str, str]:
         """Describe each object, so that a resumed run can be refused if another one is given."""
         parts: dict[str, object] = {f"encoder {name}".strip(): module for name, module in self.encoders.items()}
