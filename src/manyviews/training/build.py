@@ -52,6 +52,8 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
         columns.setdefault(train[name].kind, {})[name] = train[name]
     _check_fields(config, columns)
     _check_encoder_keys(config, {*columns, *spec.modalities})
+    for name in spec.modalities:
+        choose_encoder(config, name, train[name], objects)
     modalities = [train[name] for name in spec.modalities]
     is_small = len(train) <= min(column.max_small_count for column in modalities)
     for kind, part in columns.items():
@@ -77,6 +79,17 @@ def _check_encoder_keys(config: Config, keys: set[str]) -> None:
             raise ConfigError(
                 f"--encoder {key}={name}: there is no modality or kind {key!r}, only {', '.join(sorted(keys))}"
             )
+
+
+def choose_encoder(config: Config, modality: str, column: Column, objects: CustomObjects) -> str:
+    """Choose the encoder of a modality by its name; raise a ConfigError if there is none of this name."""
+    name = config.get_encoder_name(modality, column.kind) or column.default_encoder
+    name = name if objects.find_encoder_name(modality, column.kind) is None else CUSTOM
+    try:
+        check_encoder_name(column.kind, name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return name
 
 
 def choose_optimizer(columns: Iterable[Column]) -> OptimizerName:
@@ -137,12 +150,7 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects
     encoders: dict[str, EncoderSpec] = {}
     for modality, key in spec.encoders.items():
         column = train[modality]
-        name = config.get_encoder_name(modality, column.kind) or column.default_encoder
-        name = name if objects.find_encoder_name(modality, column.kind) is None else CUSTOM
-        try:
-            check_encoder_name(column.kind, name)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        name = choose_encoder(config, modality, column, objects)
         if key in encoders and encoders[key].name != name:
             names = " and ".join(other for other, shared in spec.encoders.items() if shared == key)
             raise ConfigError(

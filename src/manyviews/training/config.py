@@ -85,7 +85,7 @@ class Config:
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """Minimum and maximum area of a random crop, as fractions of the image."""
     small_crop_scale: tuple[float, float] = (0.05, 0.2)
-    """Minimum and maximum area of a random crop for views that are smaller than the largest (multi-crop)."""
+    """Minimum and maximum area of a random crop for views smaller than the largest of their modality (multi-crop)."""
     jitter_strength: float | None = None
     """Strength of the color jitter. Default: 0.5 for views of up to 64 pixels, 1 for larger ones."""
     blur_prob: float | None = None
