@@ -89,14 +89,10 @@ def test_images_of_instances_are_selected_with_them() -> None:
     assert selected.counts.tolist() == [4, 0, 2, 4, 3]
     assert selected.get_mask().tolist() == [True, False, True, True, True]
     assert [int(images.show(i)[0, 0, 0]) for i in (0, 2, 3, 4)] == [0, 2, 5, 6]
-    assert images.load(torch.tensor([4, 0]))[0][:, 0, 0, 0].tolist() == [6, 0]
-    features = images.make_raw_features(images)
-    assert (255 * features[[0, 2, 3, 4], 0]).round().tolist() == [0, 2, 5, 6]
     assert images.describe() == "images of 1 x 2 x 2, 1 to 4 per instance"
     assert Images(pixels, torch.tensor([5, 5])).describe() == "images of 1 x 2 x 2, 5 per instance"
     nothing = images.select(torch.tensor([1]))
     assert (len(nothing), len(nothing.values), nothing.get_mask().tolist()) == (1, 0, [False])
-    assert nothing.load(torch.tensor([0]))[0].shape == (1, 1, 2, 2)
 
 
 def test_files_of_instances_are_selected_with_them() -> None:
@@ -104,6 +100,8 @@ def test_files_of_instances_are_selected_with_them() -> None:
     selected = Images(files, torch.tensor([1, 3, 2])).select(torch.tensor([2, 1]))
     assert [path.name for path in selected.values.paths] == ["4.png", "5.png", "1.png", "2.png", "3.png"]
     assert selected.reads_files
+    assert selected.paths == ()  # an instance has no single file
+    assert Images(files).select(torch.tensor([2, 1])).paths == (Path("2.png"), Path("1.png"))
 
 
 @pytest.mark.parametrize("counts", [[1, 1], [4, -1], [[1, 2]], [3, 1]])

@@ -148,7 +148,7 @@ def test_augmented_representations_use_crops_and_flips_only() -> None:
         assert torch.equal(h, encoder.get_encoder("image")(views).detach())
     assert torch.is_grad_enabled()
     vectors = make_encoder(audio=EncoderSpec("vector", "mlp", {"features": 4, "dim": 8}))
-    with pytest.raises(DatasetError, match="only images can be augmented, audio has none"):
+    with pytest.raises(DatasetError, match="only images alone can be augmented, got audio"):
         stream_augmented_features(vectors, Dataset({"audio": torch.zeros(3, 4)}))
 
 

@@ -581,7 +581,7 @@ def test_unfit_data_raises(gaps: str, run: Run, tmp_path: Path) -> None:
         evaluate(run, config=EvaluationConfig(drop_modalities=NAMES))
     with pytest.raises(ConfigError, match="probe_lr and probe_epochs require probe_solver sgd or regression targets"):
         evaluate(run, config=EvaluationConfig(probe_epochs=3))
-    with pytest.raises(ConfigError, match="probe_augment is for runs on images alone, this run has text, audio, video"):
+    with pytest.raises(ConfigError, match="probe_augment: only images alone can be augmented, got text, audio, video"):
         evaluate(run, config=EvaluationConfig(probe_solver="sgd", probe_augment=True))
     with np.load(gaps) as arrays:
         other = dict(arrays)

@@ -15,6 +15,7 @@ import manyviews as mv
 from manyviews.api import train
 from manyviews.data import Images, Texts, Vectors
 from manyviews.evaluation import load_evaluation
+from manyviews.loading import encode_instances
 from manyviews.models import MultiViewModel
 from manyviews.report.page import write_report
 from manyviews.training import Config, ConfigError, TrainingInterrupted, TrainingTask, resolve_task
@@ -92,6 +93,54 @@ def without_batch_norm(monkeypatch: pytest.MonkeyPatch) -> None:
         return model
 
     monkeypatch.setattr(TrainingTask, "build_model", build_model)
+
+
+def make_task(config: Config, data: mv.DatasetDict) -> TrainingTask:
+    return resolve_task(config, data, 1)
+
+
+def test_small_crops_are_of_views_below_the_largest_of_their_modality() -> None:
+    data, config = make_data(), dataclasses.replace(BASE, crop_scale=(0.5, 1.0), small_crop_scale=(0.1, 0.4))
+    spec = ("left:2@16", "left:2@8", "right:2@8")
+    task = make_task(dataclasses.replace(config, views=spec, width_mult=0.125), data)
+    assert [transform.crop_scale for transform in task.transforms] == [(0.5, 1.0), (0.1, 0.4), (0.5, 1.0)]
+
+
+def test_images_in_memory_are_not_copied_to_build_a_task_and_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, data = dataclasses.replace(CASES["mixed"], monitor_size=20), make_data()
+    monkeypatch.setattr(Images, "select", None)
+    vectors = make_task(config, data).build_model().encoder.get_encoder("vector").standardize
+    train, index = data["train"]["vector"], make_task(config, data).unmonitored
+    assert len(index) == 60
+    values = train.values[index][train.mask[index]]
+    torch.testing.assert_close(vectors.mean, values.mean(0))
+
+
+def test_texts_named_image_have_the_encoder_of_texts() -> None:
+    split = mv.Dataset({"image": ["a cat", "two dogs", "a cow", "no bird"], "vector": torch.randn(4, 3)})
+    data = mv.DatasetDict("named", {"train": split})
+    task = make_task(dataclasses.replace(BASE, batch_size=2, **TEXTS), data)
+    assert {name: spec.name for name, spec in task.encoder_config.encoders.items()} == {
+        "image": "transformer", "vector": "mlp"
+    }  # fmt: skip
+
+
+def test_mean_representation_is_computed_by_the_workers_of_monitoring(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make_task(CASES["mixed"], make_data())
+    model, (_, loader) = task.build_model(), task.monitor_loaders
+    h, mask = encode_instances(model.encoder, loader, task.train_indices)
+    monkeypatch.setattr("manyviews.training.task.make_eval_loader", None)  # no other loader is made
+    task.finish_model(model)
+    expected = [h[mask[:, i], i].double().mean(0).float() for i in range(3)]
+    torch.testing.assert_close(model.encoder.mean_representation, torch.stack(expected))
+
+
+@pytest.mark.slow
+def test_several_modalities_with_large_images_have_raw_features(tmp_path: Path) -> None:
+    config = dataclasses.replace(CASES["mixed"], image_size=72, epochs=1, evaluate_at_end=True)
+    result = load_evaluation(train(config, output=tmp_path / "run", quiet=True))
+    assert "raw_features" in result.scores
+    assert all("raw" in subset.scores for subset in result.subsets)
 
 
 @pytest.mark.slow

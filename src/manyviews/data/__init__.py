@@ -1,5 +1,6 @@
 """Datasets: one module per file format, and the classes that hold instances."""
 
+from manyviews.data.column import BatchColumn as BatchColumn
 from manyviews.data.column import Column as Column
 from manyviews.data.column import Features as Features
 from manyviews.data.column import compute_statistics as compute_statistics

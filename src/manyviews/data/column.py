@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,22 +28,23 @@ class Column(ABC):
     kind: ClassVar[str]
     default_encoder: ClassVar[str]
     """Name of the encoder that is used if none is chosen."""
-    has_lengths: ClassVar[bool] = False
-    """Whether values are sequences of different lengths."""
-    has_size: ClassVar[bool] = False
-    """Whether views have a height and width."""
+    min_size: ClassVar[int] = 0
+    """Minimum height and width of views; 0 if they have none."""
     uses_batch_norm: ClassVar[bool] = False
     """Whether the projection head of the encoder has batch norm, as in the paper's recipes."""
     is_augmented_alone: ClassVar[bool] = False
     """Whether views are augmented also if an instance has only one of the modality."""
-    default_optimizer: ClassVar[str] = "adamw"
+    default_optimizer: ClassVar[Literal["sgd", "adamw"]] = "adamw"
     default_epochs: ClassVar[int] = 60
     min_steps: ClassVar[int] = 600
     """Minimum number of steps of a training whose number of epochs is not set."""
-    uses_small_encoders: ClassVar[bool] = False
-    """Whether small data of this kind alone have smaller encoders; docs/modalities.md explains it."""
+    max_small_count: ClassVar[int] = 0
+    """Up to this many training instances, data of this kind alone have smaller encoders and other defaults;
+    docs/modalities.md explains it."""
     summaries: ClassVar[tuple[str, ...]] = ()
     """Ways to make raw features of a value, the simplest first; empty if there is one way."""
+    legend: ClassVar[str] = ""
+    """A sentence that explains what `show` returns, for a report; empty if no explanation is needed."""
     dim: ClassVar[int] = 0
     """Number of features; 0 if values are not features."""
     mask: Tensor | None = field(default=None, repr=False)
@@ -71,26 +72,24 @@ class Column(ABC):
     def list_content(self) -> list[Tensor | bytes]:
         """List what identifies the values, for a fingerprint."""
 
-    @abstractmethod
-    def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Load a batch: values (B, ...) and lengths (B,), which are 1 unless the values are sequences."""
-
-    @abstractmethod
-    def make_raw_features(self, reference: Self, summary: str = "") -> Tensor:
-        """Make features (n, d) without an encoder, as a baseline; missing values are zero.
-
-        Features are standardized with the statistics of `reference`, the training instances. `summary` is one of
-        `summaries`.
-        """
+    def describe_summary(self, summary: str) -> str:
+        """Describe raw features that are made by one of `summaries`."""
+        return summary
 
     @classmethod
-    @abstractmethod
-    def from_values(cls, values: Any) -> Self:
-        """Make a column of values as a user has them."""
+    def make_example(cls, size: int) -> Tensor | None:  # noqa: ARG003 (for images)
+        """Make an input (1, ...) of encoders of views of `size`; None if its shape depends on the data."""
+        return None
 
-    def infer_size(self) -> int:
-        """Return the height and width of views that fit the values; 0 if they have none."""
+    def choose_size(self, size: int, default: int) -> int:  # noqa: ARG002 (for images)
+        """Return the height and width of views: the one that is set, or the default if it is 0; 0 if they have none."""
         return 0
+
+    def is_augmented(self, augment_features: str, num_views: int) -> bool:
+        """Return whether `num_views` views of an instance are augmented, with the option `augment_features`."""
+        if augment_features == "auto":
+            return self.is_augmented_alone or num_views > 1
+        return augment_features == "all"
 
     @abstractmethod
     def show(self, i: int) -> Tensor | str:
@@ -123,7 +122,29 @@ class Column(ABC):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Features(Column):
+class BatchColumn(Column):
+    """A column whose values become a batch as they are. Images are not: their views are cropped while they are read."""
+
+    @abstractmethod
+    def load(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Load a batch: values (B, ...), and the lengths (B,) of sequences and texts."""
+
+    @abstractmethod
+    def make_raw_features(self, reference: Self, summary: str = "") -> Tensor:
+        """Make features (n, d) without an encoder, as a baseline; missing values are zero.
+
+        Features are standardized with the statistics of `reference`, the training instances. `summary` is one of
+        `summaries`.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_values(cls, values: Any) -> Self:
+        """Make a column of values as a user has them."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Features(BatchColumn):
     """Features in memory, with d numbers for each instance or step."""
 
     values: Tensor = field(repr=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -117,6 +118,12 @@ class Dataset:
                 with suppress(DatasetError):
                     return column.show(i)
         return None
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """File of each instance of a folder of images; empty for other data."""
+        column = self.modalities.get(IMAGE_MODALITY)
+        return column.paths if isinstance(column, Images) else ()
 
     def get_text(self, i: int) -> str:
         """Return the first text that an instance has, or ""."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from manyviews.data.column import Column
 from manyviews.data.errors import DatasetError
-from manyviews.data.image_files import ImageSource
+from manyviews.data.image_files import ImageSource, LazyImages
 
 MAX_INFERRED_SIZE = 224
 """Maximum height and width of views if none is set."""
@@ -33,9 +33,8 @@ class Images(Column):
 
     kind = "image"
     default_encoder = "resnet-small"
-    has_size = True
+    min_size = 1
     uses_batch_norm = True
-    is_augmented_alone = True
     default_optimizer = "sgd"
     default_epochs = 10
     min_steps = 0
@@ -68,6 +67,11 @@ class Images(Column):
     @property
     def reads_files(self) -> bool:
         return not isinstance(self.values, Tensor)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """File of each instance; empty if images are not files, or if an instance may have several."""
+        return self.values.paths if isinstance(self.values, LazyImages) and self.counts is None else ()
 
     @property
     def raise_on_corrupt(self) -> bool:
@@ -119,22 +123,21 @@ class Images(Column):
             return [self.values, *([] if self.mask is None else [self.mask]), *counts]
         return [*self.values.list_content(), *counts]
 
-    def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Load the first image of each instance."""
-        return self._get_first_images(index), torch.ones(len(index), dtype=torch.long)
-
     def show(self, i: int) -> Tensor:
         """Return the first image of an instance (C, H, W)."""
         return self.values[int(self.starts[i])]
 
-    def make_raw_features(self, reference: Images, summary: str = "") -> Tensor:  # noqa: ARG002 (for other kinds)
-        """Return the pixels of the first image of each instance, in [0, 1]."""
-        features = self._get_first_images(slice(None)).flatten(1) / 255
-        return torch.where(self.get_mask()[:, None], features, 0)
-
     @classmethod
-    def from_values(cls, values: Any) -> Images:
-        return cls(values)
+    def make_example(cls, size: int) -> Tensor:
+        """Make a black image (1, 3, size, size)."""
+        return torch.zeros(1, 3, size, size)
+
+    def choose_size(self, size: int, default: int) -> int:
+        return size or default
+
+    def is_augmented(self, augment_features: str, num_views: int) -> bool:  # noqa: ARG002 (for features)
+        """Return True: images are always augmented."""
+        return True
 
     def infer_size(self) -> int:
         """Return the median shorter side of up to 16 images, at most MAX_INFERRED_SIZE."""
@@ -143,16 +146,3 @@ class Images(Column):
         step = -(-len(self.values) // 16)
         sample = [self.values.read_or_next(i)[0] for i in range(0, len(self.values), step)]
         return min(MAX_INFERRED_SIZE, statistics.median_low(min(image.shape[-2:]) for image in sample))
-
-    def _get_first_images(self, index: Tensor | slice) -> Tensor:
-        pixels = self._get_pixels()
-        if self.counts is None:
-            return pixels[index]
-        if not len(pixels):  # all are missing
-            return pixels.new_zeros(len(self.counts[index]), *pixels.shape[1:])
-        return pixels[self.starts[index].clamp(max=len(pixels) - 1)]
-
-    def _get_pixels(self) -> Tensor:
-        if not isinstance(self.values, Tensor):
-            raise DatasetError("images among other modalities must be in memory, these are on disk")
-        return self.values

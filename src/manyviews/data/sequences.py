@@ -33,10 +33,10 @@ class Sequences(Features):
 
     kind = "sequence"
     default_encoder = "transformer"
-    has_lengths = True
     is_augmented_alone = True
-    uses_small_encoders = True
+    max_small_count = 2000
     summaries = SUMMARIES
+    legend = "A gray image is a sequence of standardized features, with its steps from left to right."
     lengths: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long), repr=False)
     """Number of steps (n,); default: T for all."""
 
@@ -82,6 +82,9 @@ class Sequences(Features):
     def count_flattened_steps(self) -> int:
         """Count the evenly spaced steps kept of a flattened sequence: all of them if the result is small enough."""
         return max(1, min(self.values.shape[1], MAX_STEPS, MAX_FLATTENED_DIM // self.dim))
+
+    def describe_summary(self, summary: str) -> str:
+        return f"flattened at {self.count_flattened_steps()} steps" if summary == "flattened" else summary
 
     def make_raw_features(self, reference: Sequences, summary: str = "") -> Tensor:
         """Summarize each sequence over its steps, without padding, by one of SUMMARIES, and standardize the result."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from manyviews.data.column import Column
+from manyviews.data.column import BatchColumn
 from manyviews.data.errors import DatasetError
 from manyviews.utils import describe_type
 
@@ -23,7 +23,7 @@ HASH_FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D], np.uint32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Texts(Column):
+class Texts(BatchColumn):
     """Texts, as their UTF-8 bytes. An empty text is missing.
 
     Examples:
@@ -34,7 +34,6 @@ class Texts(Column):
 
     kind = "text"
     default_encoder = "transformer"
-    has_lengths = True
     values: tuple[str, ...] = field(repr=False)
 
     def __post_init__(self) -> None:

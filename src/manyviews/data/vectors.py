@@ -23,6 +23,7 @@ class Vectors(Features):
 
     kind = "vector"
     default_encoder = "mlp"
+    legend = "A line is a vector of standardized features."
 
     @property
     def is_small(self) -> bool:
@@ -40,8 +41,8 @@ class Vectors(Features):
     def list_content(self) -> list[Tensor | bytes]:
         return [self.values, self.get_mask()]
 
-    def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        return self.values[index], torch.ones(len(index), dtype=torch.long)
+    def load(self, index: Tensor) -> tuple[Tensor, None]:
+        return self.values[index], None
 
     def make_raw_features(self, reference: Vectors, summary: str = "") -> Tensor:  # noqa: ARG002 (for sequences)
         features = standardize(self.values, reference.collect_valid())

@@ -1,16 +1,15 @@
-"""Raw features as a baseline, mean embeddings, and the retrieval and geometry of each pair of modalities."""
+"""Mean embeddings, and the retrieval and geometry of each pair of modalities."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, RetrievalScore
 from manyviews.metrics import GEOMETRY_METRICS, compute_geometry, compute_retrieval
-from manyviews.models import CUSTOM, EncoderConfig, EncoderSpec, MultiViewEncoder
 
 MAX_FOR_ALL_SUBSETS = 6
 """With more modalities, only single ones, all but one, and all together are evaluated."""
@@ -26,13 +25,6 @@ def average_embeddings(z: Tensor, mask: Tensor) -> Tensor:
         tensor([[1., 0.]])
     """
     return (normalize(z, dim=2) * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp_min(1)
-
-
-def make_flatten_encoder(modality: str, size: int) -> MultiViewEncoder:
-    """Make an encoder of one image modality whose representations are the pixels of center crops."""
-    encoder = MultiViewEncoder({modality: nn.Flatten()}, encoder_dims={modality: 3 * size * size})
-    encoder.config = EncoderConfig({modality: EncoderSpec("image", CUSTOM, size=size)}, {modality: modality})
-    return encoder
 
 
 def list_modality_subsets(count: int) -> list[tuple[int, ...]]:

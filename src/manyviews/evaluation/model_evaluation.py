@@ -10,12 +10,12 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from manyviews.data import Dataset, DatasetDict, Sequences
+from manyviews.data import Dataset, DatasetDict, DatasetError
 from manyviews.evaluation.evaluation_result import (
     Geometry,
     GeometryResult,
@@ -39,7 +39,6 @@ from manyviews.evaluation.modality_features import (
     compute_cross_modal_retrieval,
     compute_modality_geometry,
     list_modality_subsets,
-    make_flatten_encoder,
 )
 from manyviews.evaluation.scores import (
     MAX_GEOMETRY_INSTANCES,
@@ -54,9 +53,12 @@ from manyviews.evaluation.scores import (
 )
 from manyviews.loading import (
     ViewLoader,
+    check_augmentable,
     embed_instances,
     encode_instances,
+    load_raw_features,
     make_eval_loader,
+    make_flatten_encoder,
     stream_augmented_features,
 )
 from manyviews.metrics import (
@@ -149,8 +151,11 @@ class _ModelEvaluation:
 
     def check_probe(self, split: Dataset) -> None:
         """Choose the settings of probes; raise a ConfigError for options that the data cannot use."""
-        if self.eval_config.probe_augment and (len(self.names) > 1 or not split[self.names[0]].has_size):
-            raise ConfigError(f"probe_augment is for runs on images alone, this run has {', '.join(self.names)}")
+        if self.eval_config.probe_augment:
+            try:
+                check_augmentable(split, self.names)
+            except DatasetError as error:
+                raise ConfigError(f"probe_augment: {error}") from error
         if self.num_classes:
             self.eval_config.check_for_classification()
             self.settings = self.eval_config.get_probe_settings(self.data, self.config.image_size or 0)
@@ -161,12 +166,10 @@ class _ModelEvaluation:
         return make_eval_loader(split, self.model.encoder, self.eval_config.num_workers, self.device)
 
     def evaluate(self) -> dict[str, Any]:
-        uses_raw = self.eval_config.baselines and (self.config.image_size or 0) <= LARGE_IMAGE_SIZE
+        uses_raw = self.eval_config.baselines and max(map(self.get_raw_size, self.names)) <= LARGE_IMAGE_SIZE
         summaries = self.choose_summaries() if uses_raw else {}
         raw = self.make_raw_features(summaries) if uses_raw else ([], [])
-        for name in [name for name, summary in summaries.items() if summary == "flattened"]:
-            column = cast("Sequences", self.train.split[name])
-            summaries[name] = f"flattened at {column.count_flattened_steps()} steps"
+        summaries = {name: self.train.split[name].describe_summary(text) for name, text in summaries.items()}
         encoder = self.model.encoder
         encoded = [
             list(encoder.fuse(h, mask).unflatten(1, h.shape[1:]).unbind(1))
@@ -231,23 +234,24 @@ class _ModelEvaluation:
         return Subset(self.train.split, index[count:]), Subset(self.train.split, index[:count])
 
     def choose_summaries(self) -> dict[str, str]:
-        """For each sequence, choose the summary over its steps on which a probe scores best.
+        """For each modality with several kinds of raw features, choose those on which a probe scores best.
 
-        It is the mean if too few instances have the modality.
+        They are the simplest ones if too few instances have the modality.
         """
         chosen = {}
         for name in self.names:
             if summaries := self.train.split[name].summaries:
                 train, valid = (_select_with_modality(part, name) for part in self.split_validation())
                 enough = len(train.index) >= 2 * VAL_FOLDS and len(valid.index)
-                chosen[name] = max(summaries, key=partial(self.validate, name, train, valid)) if enough else "mean"
+                score = partial(self.validate, name, train, valid)
+                chosen[name] = max(summaries, key=score) if enough else summaries[0]
         return chosen
 
     def validate(self, name: str, train: Subset, valid: Subset, summary: str) -> float:
         """Return the accuracy, or minus the mean absolute error, of a probe on the raw features of one modality."""
-        reference = train.split.select(train.index)
+        reference = train.split, train.index
         h, queries = (
-            part.split[name].select(part.index).make_raw_features(reference[name], summary).to(self.device)
+            load_raw_features(name, (part.split, part.index), reference, summary=summary).to(self.device)
             for part in (train, valid)
         )
         labels = valid.labels().to(self.device)
@@ -279,26 +283,27 @@ class _ModelEvaluation:
         return size if len(self.names) == 1 else min(size, MAX_RAW_SIZE)
 
     def make_raw_encoder(self) -> MultiViewEncoder | None:
-        """Return an encoder that flattens images, or None if the run has other or several modalities."""
-        if len(self.names) > 1 or not self.train.split[self.names[0]].has_size:
+        """Return an encoder of the raw features of new crops, if probes see them: it flattens images."""
+        if not self.eval_config.probe_augment:
             return None
-        return make_flatten_encoder(self.names[0], self.config.image_size or 0)
+        return make_flatten_encoder(self.names[0], self.get_raw_size(self.names[0]))
 
     def make_raw_features(self, summaries: Mapping[str, str]) -> tuple[list[Tensor], list[Tensor]]:
         """Make features (n, d) of each modality without an encoder, of the training and of the test instances."""
-        train: list[Tensor] = []
-        test: list[Tensor] = []
-        for name in self.names:
-            reference = self.train.split[name]
-            for part, features in ((self.train, train), (self.test, test)):
-                if reference.has_size:  # images of any size, perhaps on disk
-                    encoder = make_flatten_encoder(name, self.get_raw_size(name))
-                    loader = make_eval_loader(part.split, encoder, self.eval_config.num_workers)
-                    features.append(encode_instances(encoder, loader, part.index)[0][:, 0].to(self.device))
-                else:
-                    column = part.split[name].select(part.index)
-                    fitted = reference.select(self.train.index)
-                    features.append(column.make_raw_features(fitted, summaries.get(name, "")).to(self.device))
+        train, test = (
+            [
+                load_raw_features(
+                    name,
+                    (part.split, part.index),
+                    (self.train.split, self.train.index),
+                    size=self.get_raw_size(name),
+                    summary=summaries.get(name, ""),
+                    num_workers=self.eval_config.num_workers,
+                ).to(self.device)
+                for name in self.names
+            ]
+            for part in (self.train, self.test)
+        )
         return train, test
 
     def score(self, h: Tensor, queries: Tensor, *, encoder: MultiViewEncoder | None = None) -> Score:

@@ -1,6 +1,6 @@
 """Contact sheets: rows of images with captions."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -45,18 +45,31 @@ def draw_contact_sheet(
 
 
 def _draw_cell(shown: Tensor | str, cell: int) -> Image.Image:
-    if isinstance(shown, str):
-        return _draw_text(shown, cell)
-    if shown.dim() == 1:
-        image = Image.new("RGB", (cell, cell), "#eeeeee")
-        xs, ys = torch.linspace(0, cell - 1, len(shown)), cell * (0.5 - shown.clamp(-3, 3) / 6)
-        ImageDraw.Draw(image).line([(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)], "black")
-        return image
-    unit = shown.float() / 255 if shown.dtype == torch.uint8 else shown
-    if shown.dim() == 2:
-        gray = ((shown.T[None, None].float() + 2.5) / 5).clamp(0, 1)
-        unit = interpolate(gray, (cell, cell), mode="nearest")[0]
+    # By kind: only a text is not a tensor, whose number of dimensions says how it is drawn.
+    return _draw_text(shown, cell) if isinstance(shown, str) else DRAWINGS[shown.dim()](shown, cell)
+
+
+def _draw_image(image: Tensor, cell: int) -> Image.Image:
+    unit = image.float() / 255 if image.dtype == torch.uint8 else image
     return Image.fromarray(_letterbox(unit, cell).permute(1, 2, 0).contiguous().numpy())
+
+
+def _draw_heatmap(sequence: Tensor, cell: int) -> Image.Image:
+    """Draw steps from left to right, features from top to bottom."""
+    gray = ((sequence.T[None, None].float() + 2.5) / 5).clamp(0, 1)
+    return _draw_image(interpolate(gray, (cell, cell), mode="nearest")[0], cell)
+
+
+def _draw_profile(vector: Tensor, cell: int) -> Image.Image:
+    """Draw the features as a line."""
+    image = Image.new("RGB", (cell, cell), "#eeeeee")
+    xs, ys = torch.linspace(0, cell - 1, len(vector)), cell * (0.5 - vector.clamp(-3, 3) / 6)
+    ImageDraw.Draw(image).line([(x, y) for x, y in zip(xs.tolist(), ys.tolist(), strict=True)], "black")
+    return image
+
+
+DRAWINGS: dict[int, Callable[[Tensor, int], Image.Image]] = {1: _draw_profile, 2: _draw_heatmap, 3: _draw_image}
+"""Drawings by the number of dimensions of what `Column.show` returns."""
 
 
 def _draw_text(text: str, cell: int) -> Image.Image:

@@ -1,7 +1,7 @@
 """Nearest-neighbor search by cosine similarity: of representations or, between modalities, of embeddings."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,32 +56,42 @@ def make_query(name: str, collection: Collection, encoder: Encoder, modality: st
     Raises:
         DatasetError: the name is none of them.
     """
-    path, texts = Path(name).expanduser(), encoder.config.list_modalities("text")
     if modality is not None and modality not in encoder.modalities:
         raise DatasetError(f"there is no modality {modality!r}, only {', '.join(encoder.modalities)}")
     if collection.data is not None:
         with suppress(KeyError):
             return Query(name, collection.show(name), None, name, collection.find(name), modality)
-    if _is_file(path) and modality not in texts:
+    for kind, read in QUERY_READERS.items():
+        names = [each for each in encoder.config.list_modalities(kind) if modality in (None, each)]
+        if names and (content := read(name, collection)) is not None:
+            shown, query_id = content
+            return Query(name, shown, {names[0]: [shown]}, query_id)
+    modalities = ", ".join(encoder.modalities)
+    raise DatasetError(f"query {name} is neither a file nor an instance of {collection.source} with {modalities}")
+
+
+def _read_image(name: str, collection: Collection) -> tuple[Tensor | str, str | None] | None:
+    """Read an image file, or a file of the collection: the image and the id, if it is one of the collection."""
+    path = Path(name).expanduser()
+    if _is_file(path):
         query_id = None
         if collection.root is not None:
             # Keep a link's own path (not its target): ids are paths as the folder lists them.
             location, root = path.parent.resolve() / path.name, collection.root.resolve()
             if location.is_relative_to(root):
                 query_id = encode_file_name(location.relative_to(root).as_posix())
-        return _make_image_query(name, read_image(path), query_id, encoder, modality)
-    if collection.root is not None and modality not in texts:
+        return read_image(path), query_id
+    if collection.root is not None:
         with suppress(KeyError):
-            shown = collection.show(name)
-            assert isinstance(shown, Tensor)
-            return _make_image_query(name, shown, name, encoder, modality)
-    if not texts or (modality is not None and modality not in texts):
-        raise DatasetError(f"query {name} is neither a file nor an instance of {collection.source}")
-    return Query(name, name, {modality or texts[0]: [name]})
+            return collection.show(name), name
+    return None
 
 
-def _make_image_query(name: str, image: Tensor, query_id: str | None, encoder: Encoder, modality: str | None) -> Query:
-    return Query(name, image, {modality or encoder.get_image_modality(): [image]}, query_id)
+QUERY_READERS: dict[str, Callable[[str, Collection], tuple[Tensor | str, str | None] | None]] = {
+    "image": _read_image,
+    "text": lambda name, _: (name, None),
+}
+"""Readers of queries by kind, in the order in which they are tried: the content and an id, or None."""
 
 
 def _is_file(path: Path) -> bool:

@@ -106,6 +106,12 @@ def set_mean_representation(encoder: MultiViewEncoder, loader: ViewLoader, index
         encoder.fit_mean_representation(*encode_instances(encoder, loader, index[:MAX_MEAN_INSTANCES]))
 
 
+def check_augmentable(dataset: Dataset, modalities: Sequence[str]) -> None:
+    """Raise a DatasetError unless `stream_augmented_features` can make new views: of one modality, of images."""
+    if len(modalities) > 1 or not isinstance(dataset[modalities[0]], Images):
+        raise DatasetError(f"only images alone can be augmented, got {', '.join(modalities)}")
+
+
 def stream_augmented_features(
     encoder: MultiViewEncoder, dataset: Dataset, seed: int = 0, num_workers: int = 0
 ) -> Callable[[int, Sequence[Tensor]], Iterator[tuple[Tensor, Tensor]]]:
@@ -113,9 +119,8 @@ def stream_augmented_features(
 
     The encoder must have one modality, of images.
     """
+    check_augmentable(dataset, encoder.modalities)
     (item,) = make_eval_loader(dataset, encoder).spec.items
-    if not isinstance(dataset[item.modality], Images):
-        raise DatasetError(f"only images can be augmented, {item.modality} has none")
     transform = SimCLRTransform(item.size, jitter_strength=0, jitter_prob=0, grayscale_prob=0)
     device = next((weight.device for weight in encoder.parameters()), None)
     spec = ViewSpec((item,))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from manyviews.data import Column, CorruptImageError, DatasetError, Images
+from manyviews.data import BatchColumn, Column, CorruptImageError, DatasetError, Images
 from manyviews.transforms import CenterCrop, ImageTransform, Transform
 from manyviews.utils import hash_key
 
@@ -53,9 +53,9 @@ class ModalityReader:
     def read(self, index: Tensor, epoch: int) -> Loaded:
         mask = self.column.get_mask()[index]
         rows = index[mask]
-        if not isinstance(self.column, Images):
+        if isinstance(self.column, BatchColumn):
             values, lengths = self.column.load(rows)
-            return Loaded([values], lengths if self.column.has_lengths else None, mask, index, [])
+            return Loaded([values], lengths, mask, index, [])
         if not len(rows):
             return Loaded(self._make_empty(), None, mask, index, [])
         if self.pixels is not None:

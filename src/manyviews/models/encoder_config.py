@@ -46,6 +46,7 @@ class EncoderSpec:
 
     def check_column(self, modality: str, column: Column) -> None:
         """Raise a DatasetError if a column has another kind or number of features than in training."""
+        # By kind: new data of a user may have another kind than the data of the training.
         if column.kind != self.kind:
             raise DatasetError(f"{modality} must be of the kind {self.kind}, as in training, got {column.kind}")
         features = self.options.get("features", column.dim)
@@ -79,6 +80,7 @@ class EncoderConfig:
 
     def list_modalities(self, kind: str) -> list[str]:
         """List the modalities of a kind."""
+        # By kind: a file or a query of a user has a kind, and its modality is chosen by it.
         return [name for name in self.modalities if self.get_spec(name).kind == kind]
 
 

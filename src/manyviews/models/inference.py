@@ -1,14 +1,14 @@
 """`Encoder`: a trained encoder with its preprocessing, for data as users have them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from manyviews.data import KINDS, DatasetError, pil_to_tensor, read_image
+from manyviews.data import KINDS, BatchColumn, DatasetError, pil_to_tensor, read_image
 from manyviews.models.encoder_config import EncoderSpec
 from manyviews.models.multi_view import AdaptedEncoder, MultiViewEncoder
 from manyviews.models.view_batch import ViewBatch, ViewGroup
@@ -20,6 +20,8 @@ Values = Tensor | Sequence[Any]
 """Values of one modality. Images: uint8 (B, C, H, W) of any size, floats in [0, 1] of the encoder's size, or a list of
 file names, PIL images and uint8 (C, H, W). Texts: a list of strings. Vectors (B, d). Sequences: (B, T, d), or a list of
 (T, d)."""
+Preprocessed = tuple[Tensor, Tensor | None, Tensor]
+"""Rows (P, ...) of the instances that have a modality, their lengths (P,), and the mask (B,)."""
 
 
 class Encoder(nn.Module):
@@ -107,19 +109,29 @@ class Encoder(nn.Module):
             groups.append(ViewGroup(self.config.modalities[name], (i,), part, lengths))
         return ViewBatch(tuple(groups), torch.arange(count), None if mask.all() else mask).to(reference)
 
-    def _preprocess(self, name: str, values: Values) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _preprocess(self, name: str, values: Values) -> Preprocessed:
         """Return the rows (P, ...) of the instances that have a modality, their lengths (P,), and the mask (B,)."""
         spec = self.config.get_spec(name)
-        if spec.kind == "image":
-            return preprocess_images(values, spec.size), None, torch.ones(len(values), dtype=torch.bool)
-        try:
-            column = KINDS[spec.kind].from_values(values)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(f"{name} must be a {spec.kind} for each instance: {error}") from error
-        spec.check_column(name, column)
-        mask = column.get_mask()  # an empty text is missing
-        part, lengths = column.load(mask.nonzero().squeeze(1))
-        return part, lengths if column.has_lengths else None, mask
+        return PREPROCESSORS.get(spec.kind, _preprocess_column)(name, values, spec)
+
+
+def _preprocess_column(name: str, values: Values, spec: EncoderSpec) -> Preprocessed:
+    """Make a batch of values by the column class of their kind."""
+    try:
+        column = cast("type[BatchColumn]", KINDS[spec.kind]).from_values(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a {spec.kind} for each instance: {error}") from error
+    spec.check_column(name, column)
+    mask = column.get_mask()  # an empty text is missing
+    return *column.load(mask.nonzero().squeeze(1)), mask
+
+
+def _preprocess_images(_name: str, values: Values, spec: EncoderSpec) -> Preprocessed:
+    return preprocess_images(values, spec.size), None, torch.ones(len(values), dtype=torch.bool)
+
+
+PREPROCESSORS: dict[str, Callable[[str, Values, EncoderSpec], Preprocessed]] = {"image": _preprocess_images}
+"""Preprocessing of a user's values by kind; the default is that of their column class."""
 
 
 def preprocess_images(images: Values, size: int) -> Tensor:

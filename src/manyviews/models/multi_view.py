@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from manyviews.data import KINDS
 from manyviews.models.encoder_config import CUSTOM, EncoderConfig, build_encoder
 from manyviews.models.encoders import eval_mode, get_representation_dim, switch_to_eval
 from manyviews.models.heads import LateFusionHead, ProjectionHead
@@ -95,11 +96,10 @@ class MultiViewEncoder(nn.Module):
         encoders = {
             name: modules[name] if name in modules else build_encoder(spec) for name, spec in config.encoders.items()
         }
-        dims = {}
-        for name, spec in config.encoders.items():
-            if spec.name == CUSTOM or spec.size:
-                image = torch.zeros(1, 3, spec.size, spec.size) if spec.size else None
-                dims[name] = spec.options.get("dim") or _get_dim(name, encoders[name], image)
+        dims = {
+            name: spec.options.get("dim") or _get_dim(name, encoders[name], KINDS[spec.kind].make_example(spec.size))
+            for name, spec in config.encoders.items()
+        }
         custom = {
             name: replace(spec, options={"dim": dims[name]})
             for name, spec in config.encoders.items()

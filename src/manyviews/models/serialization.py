@@ -73,11 +73,9 @@ def load_encoder_file(path: Path, modules: Mapping[str, nn.Module] = MappingProx
         with torch.device("meta"), _LimitedAllocation(Budget(path, path.stat().st_size)):
             encoder = MultiViewEncoder.from_config(config, modules=given)
         for name, spec in config.encoders.items():
-            if (
-                spec.size
-                and name not in given
-                and LAYER_BYTES * _count_largest_output(encoder.get_encoder(name), spec.size) > get_memory_limit()
-            ):
+            with torch.device("meta"):
+                example = None if name in given else KINDS[spec.kind].make_example(spec.size)
+            if LAYER_BYTES * _count_largest_output(encoder.get_encoder(name), example) > get_memory_limit():
                 raise ValueError(f"one image of {spec.size} x {spec.size} needs more than the available memory")
     except (ValueError, TypeError, OverflowError, RuntimeError, AssertionError) as error:
         raise EncoderError(f"{path}: {error}") from error
@@ -99,16 +97,17 @@ class _LimitedAllocation(TorchDispatchMode):
         return result
 
 
-def _count_largest_output(encoder: nn.Module, size: int) -> int:
-    """Return the number of elements of the largest module output for one image, computed on the meta device."""
+def _count_largest_output(encoder: nn.Module, image: Tensor | None) -> int:
+    """Return the number of elements of the largest module output for an image, on the meta device; 0 without one."""
     counts = [0]
 
     def count(_: nn.Module, __: object, output: object) -> None:
         if isinstance(output, Tensor):
             counts.append(output.numel())
 
-    with register_module_forward_hook(count), eval_mode(encoder):
-        run_on_meta(encoder, torch.empty(1, 3, size, size, device="meta"))
+    if image is not None:
+        with register_module_forward_hook(count), eval_mode(encoder):
+            run_on_meta(encoder, image)
     return max(counts)
 
 
@@ -185,6 +184,6 @@ def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
     numbers = [value for value in options.values() if type(value) is int]
     if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):
         raise ValueError(f"invalid encoder {name!r} for {kind!r} with {options}")
-    if not int(KINDS[kind].has_size) <= size <= MAX_IMAGE_SIZE:
+    if not KINDS[kind].min_size <= size <= MAX_IMAGE_SIZE:
         raise ValueError(f"invalid image size {size}")
     return EncoderSpec(kind, name, options, size)

@@ -56,17 +56,14 @@ def make_view_grid(run: Run, data: DatasetDict) -> ImageGrid:
         rows.append(row)
     subset = f" (the first {MAX_VIEWS} of {task.spec.num_views})" if task.spec.num_views > MAX_VIEWS else ""
     caption = f"Training instances and their views{subset} in the first epoch."
-    if any(data["train"][modality].dim for modality in task.spec.modalities):
-        caption += (
-            " A line is a vector; a gray image is a sequence, with its steps from left to right. Features are "
-            "standardized."
-        )
-    return ImageGrid(rows, caption)
+    legends = dict.fromkeys(data["train"][modality].legend for modality in task.spec.modalities)
+    return ImageGrid(rows, " ".join([caption, *filter(None, legends)]))
 
 
 def _make_view_cell(view: Tensor | str | None, view_name: str, name: str) -> GridCell:
     if view is None:
         return GridCell(None, view_name, "missing")
+    # By kind: a text is a caption, and everything else is drawn.
     if isinstance(view, str):
         return GridCell(None, view, view_name)
     return GridCell(draw_modality(view, f"{view_name} of {name}"), view_name)

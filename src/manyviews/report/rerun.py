@@ -84,15 +84,20 @@ def _may_follow_from_data(config: Config, recipe: Config, name: str) -> bool:
     if name == "views":
         items = ViewSpec.parse(value).items
         count = DEFAULT_VIEWS if len(items) == 1 else 1
-        return all(item.count == count and not item.size for item in items)
+        return all((item.count, item.size) == (count, 0) for item in items)
     if name == "epochs":
         return value in [kind.default_epochs for kind in KINDS.values()]
     if name not in ("optimizer", "learning_rate", "weight_decay"):
         return True
     if name != "optimizer":
         recipe = dataclasses.replace(recipe, optimizer=config.optimizer)
-    kinds = ({"is_image_only": True}, {"is_image_only": False}, {"is_image_only": False, "is_small": True})
-    return value in [getattr(resolve_optimization(recipe, **kind), name) for kind in kinds]
+    optimizers = {kind.default_optimizer for kind in KINDS.values()}
+    configs = [
+        resolve_optimization(recipe, optimizer, is_small=is_small)
+        for optimizer in optimizers
+        for is_small in (False, True)
+    ]
+    return value in [getattr(resolved, name) for resolved in configs]
 
 
 def describe_run(summary: RunSummary) -> dict[str, str]:
@@ -101,10 +106,12 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
     description = {"data": summary.data if summary.data == config.data else f"{summary.data} ({config.data})"}
     spec = ViewSpec.parse(config.views)
     dropped = f"; {config.missing_rate:.0%} of the modalities dropped in training" if config.missing_rate else ""
-    size = f"; images of {config.image_size} x {config.image_size}" if config.image_size else ""
+    size, encoders = "", []
+    # By kind: only images have a size and an encoder that a config always names.
+    if config.image_size:
+        width = "" if config.width_mult is None else f", width {format_number(config.width_mult)}"
+        size, encoders = f"; images of {config.image_size} x {config.image_size}", [", ".join(config.encoder) + width]
     description["views"] = f"{', '.join(spec.to_texts())}{size}{dropped}"
-    width = "" if config.width_mult is None else f", width {format_number(config.width_mult)}"
-    encoders = [", ".join(config.encoder) + width] if config.image_size else []
     encoders += [f"representations of {config.hidden_dim} dimensions"] if len(spec.modalities) > 1 else []
     if encoders:
         description["encoder"] = "; ".join(encoders)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from manyviews.data import IMAGE_MODALITY, Dataset, DatasetDict, Images, LazyImages
+from manyviews.data import Dataset, DatasetDict
 from manyviews.evaluation import EvaluationConfig, choose_test_split
 from manyviews.runs import Run
 from manyviews.utils import check_finite, draw_permutation, track
@@ -42,11 +42,11 @@ class EncodedSample:
     ids: list[str]
 
     def load_images(self) -> list[Tensor] | None:
-        """Load an image of each instance, gray where there is none; None if the data has no images."""
+        """Load an image of each instance, gray where there is none; None if they have no images."""
         split = self.data[self.split]
-        if not any(column.has_size for column in split.modalities.values()):
+        images = [split.get_image(i) for i in track(self.index.tolist(), "thumbnails", len(self.index))]
+        if all(image is None for image in images):
             return None
-        images = (split.get_image(i) for i in track(self.index.tolist(), "thumbnails", len(self.index)))
         return [GRAY if image is None else image for image in images]
 
 
@@ -85,8 +85,7 @@ def group_labels(data: DatasetDict, split: Dataset, index: Tensor) -> LabelGroup
 
 def list_instance_ids(run: Run, name: str, split: Dataset, index: Tensor) -> list[str]:
     """List the ids of instances: their own, paths relative to the folder, or SPLIT/INDEX."""
-    column = split.modalities.get(IMAGE_MODALITY)
-    if split.ids or not isinstance(column, Images) or not isinstance(column.values, LazyImages):
+    if split.ids or not split.paths:
         return [split.ids[i] if split.ids else f"{name}/{i}" for i in index.tolist()]
-    root, paths = Path(run.config.data).expanduser().resolve(), [column.values.paths[i] for i in index.tolist()]
+    root, paths = Path(run.config.data).expanduser().resolve(), [split.paths[i] for i in index.tolist()]
     return [str(path.relative_to(root)) if path.is_relative_to(root) else path.name for path in paths]

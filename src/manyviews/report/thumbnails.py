@@ -3,7 +3,7 @@
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,9 +80,7 @@ def make_thumbnails(images: Sequence[Tensor]) -> Thumbnails:
 
 def draw_modality(features: Tensor, alt: str) -> Markup:
     """Draw one modality of an instance: an image (C, H, W), or a standardized sequence (T, d) or vector (d,)."""
-    if features.dim() == 3:
-        return make_img_tag(features, alt)
-    return _draw_heatmap(features, alt) if features.dim() == 2 else _draw_profile(features, alt)
+    return DRAWINGS[features.dim()](features, alt)
 
 
 def _draw_heatmap(sequence: Tensor, alt: str) -> Markup:
@@ -104,3 +102,7 @@ def _draw_profile(vector: Tensor, alt: str) -> Markup:
     zero = make_element("path", d="M0 32H100", class_="grid")
     line = make_element("path", d="M" + "L".join(points), class_="profile")
     return make_element("svg", zero, line, viewBox="0 0 100 64", role="img", aria_label=alt, class_="drawn")
+
+
+DRAWINGS: dict[int, Callable[[Tensor, str], Markup]] = {1: _draw_profile, 2: _draw_heatmap, 3: make_img_tag}
+"""Drawings by the number of dimensions of what `Column.show` returns."""

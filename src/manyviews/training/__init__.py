@@ -1,6 +1,5 @@
 """Config, recipes, the training loop and its parts: optimizers, checkpoints, gradient cache, loggers."""
 
-from manyviews.training.build import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
 from manyviews.training.build import resolve_optimization as resolve_optimization
 from manyviews.training.callbacks import Callback as Callback
 from manyviews.training.callbacks import check_callbacks as check_callbacks
@@ -16,6 +15,7 @@ from manyviews.training.custom_objects import list_by_name as list_by_name
 from manyviews.training.fabric import create_fabric as create_fabric
 from manyviews.training.fabric import run_on_rank_zero as run_on_rank_zero
 from manyviews.training.grad_cache import grad_cache_backward as grad_cache_backward
+from manyviews.training.kinds import LARGE_IMAGE_SIZE as LARGE_IMAGE_SIZE
 from manyviews.training.loggers import check_loggers as check_loggers
 from manyviews.training.loggers import check_wandb_login as check_wandb_login
 from manyviews.training.loggers import read_metrics as read_metrics

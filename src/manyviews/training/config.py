@@ -32,6 +32,8 @@ EXTENSIONS_KEY = "extensions"
 """Key of config.yaml for later changes of the number of epochs, in addition to the fields."""
 CUSTOM_DATA = "(object)"
 """Value of `data` if it is an object of the user."""
+DEFAULT_ENCODER_KIND = "image"
+"""Kind of the modalities whose encoder is named without KIND= or MODALITY=."""
 DEFAULT_BATCH_SIZE = 128
 """Instances per batch if the config has no batch_size and the data are large enough."""
 
@@ -83,7 +85,7 @@ class Config:
     crop_scale: tuple[float, float] = (0.2, 1.0)
     """Minimum and maximum area of a random crop, as fractions of the image."""
     small_crop_scale: tuple[float, float] = (0.05, 0.2)
-    """Minimum and maximum area of a random crop for views that are smaller than the largest (multi-crop)."""
+    """Minimum and maximum area of a random crop for views smaller than the largest of their modality (multi-crop)."""
     jitter_strength: float | None = None
     """Strength of the color jitter. Default: 0.5 for views of up to 64 pixels, 1 for larger ones."""
     blur_prob: float | None = None
@@ -226,9 +228,13 @@ class Config:
 
     def get_encoder_name(self, modality: str, kind: str) -> str | None:
         """Return the encoder that is chosen for a modality of a kind, or None."""
-        chosen = {key: name for key, _, name in (text.partition("=") for text in self.encoder) if name}
-        of_images = next((text for text in reversed(self.encoder) if "=" not in text), None)
-        return chosen.get(modality) or chosen.get(kind) or (of_images if kind == "image" else None)
+        chosen, unnamed = self.list_chosen_encoders(), [text for text in self.encoder if "=" not in text]
+        default = {DEFAULT_ENCODER_KIND: unnamed[-1]} if unnamed else {}
+        return chosen.get(modality) or (default | chosen).get(kind)
+
+    def list_chosen_encoders(self) -> dict[str, str]:
+        """List the encoders that are chosen as MODALITY=NAME or KIND=NAME."""
+        return dict(text.split("=", 1) for text in self.encoder if "=" in text)
 
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""
@@ -249,7 +255,7 @@ class Config:
             self.check_temperature()
             for text in self.encoder:
                 if "=" not in text:
-                    check_encoder_name("image", text)
+                    check_encoder_name(DEFAULT_ENCODER_KIND, text)
             for scale in (self.crop_scale, self.small_crop_scale):
                 SimCLRTransform(
                     self.image_size or 32,
@@ -399,18 +405,6 @@ RUNTIME_FIELDS = {
     "keep_checkpoints", "evaluate_at_end",
 }  # fmt: skip
 """Fields that do not affect the result. `data` is one: checkpoints fingerprint the data, so the path may change."""
-
-KIND_FIELDS = {
-    ("image",): (
-        "image_size", "crop_scale", "small_crop_scale", "jitter_strength", "blur_prob", "stem", "width_mult",
-        "per_view_batch_norm", "separate_encoders",
-    ),
-    ("sequence",): ("feature_scaling", "time_crop", "time_mask"),
-    ("sequence", "vector"): ("augment_features", "feature_noise", "feature_mask"),
-    ("sequence", "text"): ("transformer_layers", "transformer_heads"),
-    ("sequence", "text", "vector"): ("dropout",),
-}  # fmt: skip
-"""Fields that only modalities of some kinds use."""
 
 _MAX = 2**62
 BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from manyviews.data import Dataset
 from manyviews.losses import MultiViewLoss
 from manyviews.models import CUSTOM
 from manyviews.training.config import ConfigError
@@ -41,10 +40,6 @@ class CustomObjects:
         name = self.find_encoder_name(modality, kind)
         return None if name is None else copy.deepcopy(self.encoders[name])
 
-    def find_transform(self, modality: str, has_size: bool) -> TransformLike | None:
-        """Return the transform of a modality, or None if the user gave none."""
-        return self.transforms.get(modality, self.transforms.get("") if has_size else None)
-
     def describe(self) -> dict[str, str]:
         """Describe each object, so that a resumed run can be refused if another one is given."""
         parts: dict[str, object] = {f"encoder {name}".strip(): module for name, module in self.encoders.items()}
@@ -65,17 +60,12 @@ class CustomObjects:
         if any(CUSTOM == name.rpartition("=")[2] for name in encoder_names) and not self.encoders:
             raise ConfigError("the encoder is a module of yours: pass it again, as mv.train(..., encoder=MODULE)")
 
-    def check_transforms(self, split: Dataset, modalities: Sequence[str]) -> None:
-        """Raise a ConfigError for a transform that no view would use."""
+    def check_transforms(self, modalities: Sequence[str]) -> None:
+        """Raise a ConfigError for the transform of a modality that has no views."""
         for name in self.transforms:
             if name and name not in modalities:
                 hint = suggest(name, modalities)
                 raise ConfigError(f"transform: there are no views of a modality {name!r}{hint}")
-        if "" in self.transforms and not any(split[name].has_size for name in modalities):
-            raise ConfigError(
-                "transform: one transform is for images, and no view is one: use a dict by modality, such as "
-                f"transform={{{modalities[0]!r}: TRANSFORM}}"
-            )
 
 
 def list_by_name(value: Any) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def resolve_task(
     task.config = _resolve_batch_size(task, ranks)
     task.config = _resolve_epochs(task)
     if ranks > 1 and config.sync_batch_norm:
+        # By kind: batch norm is in the heads of some kinds only, and a rank may have none of their views.
         normalized = [train[name] for name in task.spec.modalities if train[name].uses_batch_norm]
         if any(column.mask is not None or config.missing_rate for column in normalized):
             raise ConfigError("batch norm cannot be synchronized if images are missing: use --no-sync-batch-norm")

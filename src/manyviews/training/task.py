@@ -32,7 +32,7 @@ from manyviews.models import (
     ViewBatch,
     eval_mode,
 )
-from manyviews.training.build import build_encoder_config, build_transforms, fit_standardization, make_spec
+from manyviews.training.build import build_encoder_config, build_transforms, fit_encoders, make_spec
 from manyviews.training.config import CUSTOM_DATA, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
@@ -62,7 +62,6 @@ class TrainingTask:
         self.labels = self.split.labels if config.supervised else self.split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon" or self.objects.accepts("labels")
         indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
-        self.objects.check_transforms(self.split, self.spec.modalities)
         self.transforms = build_transforms(config, self.spec, self.split, indices, self.objects)
         self.view_loader = self.make_loader(config.num_workers)
         usable = find_usable_instances(self.split, self.spec, config, self.objects.loss)
@@ -102,14 +101,13 @@ class TrainingTask:
         config = self.config
         with torch.random.fork_rng([]):
             torch.manual_seed(config.seed)
-            split = self.split.select(self.unmonitored)
             encoder = MultiViewEncoder.from_config(
                 self.encoder_config,
                 per_view_batch_norm=config.per_view_batch_norm,
                 modules={key: self._build_custom_encoder(key) for key in self._list_custom_encoders()},
             )
-            fit_standardization(encoder, split)
-            head = self._build_supervised_head(encoder, split) if config.supervised else self._build_head(encoder)
+            fit_encoders(encoder, self.split, self.unmonitored)
+            head = self._build_supervised_head(encoder) if config.supervised else self._build_head(encoder)
             return MultiViewModel(encoder, head)
 
     def _list_custom_encoders(self) -> list[str]:
@@ -159,11 +157,12 @@ class TrainingTask:
         }
         return MultiViewHead(heads, self.config.embed_dim, per_view_batch_norm=self.config.per_view_batch_norm)
 
-    def _build_supervised_head(self, encoder: MultiViewEncoder, split: Dataset) -> LateFusionHead:
-        num_outputs = 1 if split.class_labels is None else len(self.data.class_names)
+    def _build_supervised_head(self, encoder: MultiViewEncoder) -> LateFusionHead:
+        num_outputs = 1 if self.split.class_labels is None else len(self.data.class_names)
         head = LateFusionHead(self.spec.num_views, encoder.dim, num_outputs)
-        if split.labels is not None and split.labels.is_floating_point():
-            head.target_median, head.target_scale = split.labels.median(), split.labels.std().clamp_min(1e-6)
+        if self.split.labels is not None and self.split.labels.is_floating_point():
+            labels = self.split.labels[self.unmonitored]
+            head.target_median, head.target_scale = labels.median(), labels.std().clamp_min(1e-6)
         return head
 
     def get_loss_kwargs(self, batch: ViewBatch) -> dict[str, Any]:
@@ -236,8 +235,7 @@ class TrainingTask:
     def finish_model(self, model: MultiViewModel) -> None:
         """Complete a trained model before it is saved."""
         with hide_progress():
-            loader = make_eval_loader(self.split, model.encoder, device=self.device)
-            set_mean_representation(model.encoder, loader, self.train_indices)
+            set_mean_representation(model.encoder, self.monitor_loaders[1], self.train_indices)
 
     def compute_fingerprint(self) -> str:
         """Hash the data, and the labels if the loss uses them; a resumed run must have the same."""

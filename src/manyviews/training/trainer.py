@@ -151,7 +151,6 @@ class Trainer:
                             self.save()
                             break
                     self.call("on_train_end")
-                    self.task.stop_workers()
                     self.finish()
                 if self.is_rank_zero and self.evaluate_model:
                     self.evaluate(self.evaluate_model, stop.signum)
@@ -461,7 +460,9 @@ class Trainer:
         """Save the model. The other ranks do not wait if the disk is full."""
         failure = None
         if self.is_rank_zero:
-            self.task.finish_model(self.model)
+            self.task.finish_model(self.model)  # with the workers of monitoring
+        self.task.stop_workers()
+        if self.is_rank_zero:
             try:
                 self.write(self.save_model)
             except DiskFullError as error:
