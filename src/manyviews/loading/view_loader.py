@@ -164,8 +164,14 @@ class ViewLoader:
         mask = None
         if self.has_missing:
             columns = [loaded[item.modality].mask for item in self.spec.items for _ in range(item.count)]
-            mask = torch.stack(columns, 1).to(self.device, non_blocking=True)
+            mask = self._copy_to_device(torch.stack(columns, 1))
         return ViewBatch(tuple(groups), index, mask)
+
+    def _copy_to_device(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor to the device, from pinned memory, so that the copy does not wait for it."""
+        if self.device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def _make_group(
         self, encoder: str, members: list[int], views: tuple[int, ...], loaded: dict[str, Loaded], epoch: int
@@ -182,8 +188,8 @@ class ViewLoader:
         """Make the views (P, V, ...) of an item, and their lengths (P, V), on the device."""
         item, transform, first_view = self.spec.items[i], self.transforms[i], self.spec.first_views[i]
         members = self.items[item.modality]
-        values = loaded.values[members.index(i) if len(loaded.values) > 1 else 0].to(self.device, non_blocking=True)
-        lengths = None if loaded.lengths is None else loaded.lengths.to(self.device, non_blocking=True)
+        values = self._copy_to_device(loaded.values[members.index(i) if len(loaded.values) > 1 else 0])
+        lengths = None if loaded.lengths is None else self._copy_to_device(loaded.lengths)
         index = loaded.indices[loaded.mask]
         if isinstance(transform, ImageTransform):
             if not len(values):
