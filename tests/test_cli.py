@@ -149,6 +149,7 @@ def read_help(*arguments: str) -> dict[str, dict[str, str]]:
     return groups
 
 
+@pytest.mark.slow
 def test_help_of_train_has_every_field_in_a_group() -> None:
     groups = read_help("train")
     titles = ["data", "views", "model", "loss", "optimization", "runtime", "logging"]

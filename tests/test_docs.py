@@ -64,6 +64,7 @@ def test_python_blocks_run_and_print_the_documented_output(
     assert [line for line in lines if line not in text.splitlines()] == []
 
 
+@pytest.mark.slow
 def test_each_loss_has_a_page_whose_code_runs() -> None:
     hooks = runpy.run_path(str(ROOT / "docs/hooks.py"))
     assert set(hooks["LOSS_PAGES"]) == set(LOSSES)

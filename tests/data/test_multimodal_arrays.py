@@ -402,6 +402,7 @@ def test_a_mat_file_without_scipy_is_an_error_with_the_install_line(
         load_dataset(tmp_path / "a.mat")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real multimodal files are not next to this checkout")
 def test_real_multimodal_files_load() -> None:
     with pytest.warns(DatasetWarning, match="transcript_.* is text, not numbers, and is skipped"):

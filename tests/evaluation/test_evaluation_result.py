@@ -61,6 +61,7 @@ RANDOM_RESULTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(RANDOM_RESULTS)
 @settings(max_examples=100, deadline=None)
 def test_json_round_trip_of_random_results(result: EvaluationResult) -> None:

@@ -13,6 +13,7 @@ from tests.losses.loss_by_name import ENERGY_LOSSES
 from tests.losses.reference import table_one_pwe
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("views", [3, 4, 5])
 def test_principles_equal_table_one_of_the_paper(views: int) -> None:
     reports = {

@@ -130,6 +130,7 @@ def test_gradient_of_the_coding_rate_is_the_numerical_one(shape: tuple[int, ...]
     assert torch.autograd.gradcheck(compute_logdet, (x, scale))
 
 
+@pytest.mark.slow
 def test_the_operator_of_characteristic_functions_is_registered_correctly() -> None:
     x = torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True)
     weight = torch.rand(5, 2, 1, dtype=torch.float64)

@@ -77,6 +77,7 @@ def test_tiled_sums_of_any_function_equal_dense(problem: tuple, size: int, log_s
     assert_same_energies(dense, fast, required, x, frequency)
 
 
+@pytest.mark.slow
 @given(problems(), st.integers(1, 12))
 @settings(max_examples=50, deadline=None)
 def test_recomputed_tiles_equal_cached_tiles(problem: tuple, size: int) -> None:

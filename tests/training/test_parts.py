@@ -247,6 +247,7 @@ def test_convert_sync_batch_norm_keeps_parameters_and_single_process_output() ->
         CPUSyncBatchNorm(3)(torch.zeros(3))
 
 
+@pytest.mark.slow
 def test_learned_temperature_uses_a_fraction_of_the_learning_rate(tmp_path: Path) -> None:
     """At the full rate, SigLIP's temperature becomes infinite within five steps of the default recipe."""
     groups = build_parameter_groups(nn.ModuleList([nn.Linear(3, 4), mv.SigLIPLoss()]), 1e-6)
