@@ -214,6 +214,7 @@ def make_recursion() -> Callable[[int], int]:
     return count
 
 
+@pytest.mark.slow
 def test_functions_are_compared_by_their_code_and_variables() -> None:
     same = [make_crop(8, 1), make_crop(8, 1)]
     assert describe_object(same[0]) == describe_object(same[1])
