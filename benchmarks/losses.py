@@ -177,7 +177,7 @@ def compute_cross_entropy(logits: Tensor) -> Tensor:
     return sum(cross_entropy(x, target, label_smoothing=0.1) for x in (logits, logits.T)) / 2
 
 
-RELEASED_WAYS: dict[str, tuple[LossFunction, str, tuple[int, int, int], float, float]] = {
+RELEASED_IMPLEMENTATIONS: dict[str, tuple[LossFunction, str, tuple[int, int, int], float, float]] = {
     "gram": (compute_gram_of_all_pairs, "(M, M, N, N) determinants", (1024, 4, 128), 1 / 3, 1 / 10),
     "triangle": (compute_triangle_of_all_pairs, "(M, M, d) sides", (512, 3, 512), 1.0, 1 / 20),
 }
@@ -186,7 +186,7 @@ RELEASED_WAYS: dict[str, tuple[LossFunction, str, tuple[int, int, int], float, f
 
 def compare_with_released_ways(quick: bool) -> Iterator[Row]:
     threads = torch.get_num_threads()
-    for name, (released, tensor, shape, max_time, max_memory) in RELEASED_WAYS.items():
+    for name, (released, tensor, shape, max_time, max_memory) in RELEASED_IMPLEMENTATIONS.items():
         size = (64, *shape[1:]) if quick else shape
         workload, z, loss_fn = (
             f"`{name}`, {size[0]:,} x {size[1]}, d = {size[2]}",
@@ -200,14 +200,14 @@ def compare_with_released_ways(quick: bool) -> Iterator[Row]:
         }
         times = time_interleaved(functions, 0.1 if quick else 4.0)
         yield make_time_row("losses", workload, tensor, times["manyviews"], times["released"], max_ratio=max_time)
-        costs = (run_in_new_process(measure_peak_of_way, name, way, size, threads) for way in functions)
+        costs = (run_in_new_process(measure_released_peak, name, way, size, threads) for way in functions)
         yield make_memory_row("losses", f"memory of {workload}", tensor, *costs, max_ratio=max_memory)
 
 
-def measure_peak_of_way(name: str, way: str, size: tuple[int, int, int], threads: int) -> float:
+def measure_released_peak(name: str, way: str, size: tuple[int, int, int], threads: int) -> float:
     """MB by which one forward and backward pass of manyviews or of the released way raises the peak memory."""
     torch.set_num_threads(threads)
-    loss_fn = get_loss(name) if way == "manyviews" else RELEASED_WAYS[name][0]
+    loss_fn = get_loss(name) if way == "manyviews" else RELEASED_IMPLEMENTATIONS[name][0]
     # Several small tiles, so that all code is loaded before.
     with patch.dict(_contrast.TILE_NUMEL, cpu=1):
         make_gradient_function(loss_fn, make_embeddings(64, *size[1:]))()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import accumulate
 from types import MethodType
@@ -17,7 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, autograd
 from torch import distributed as dist
-from torch.func import vjp
 
 MAX_SAFE_LOGIT = {torch.float32: 40.0, torch.float64: 300.0}
 """Largest |f| for which sums of exp(f) and their inverses stay far from overflow and underflow."""
@@ -246,13 +246,30 @@ class StableAccumulator(TileAccumulator):
 def _start_vjp(function: KernelFunction, *inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
     """Return the values of a function, and the function from their gradient to those of the inputs."""
     leaves = [x.detach().requires_grad_() for x in inputs]
-    with torch.enable_grad():
-        values = function(*leaves)
-    if values.requires_grad:
-        return values.detach(), lambda grad: autograd.grad(values, leaves, grad)
-    # In an operator autograd does not record, and `vjp` does, but not for every `autograd.Function`.
-    values, differentiate, *_ = vjp(function, *inputs)
-    return values, differentiate
+    for recording in (nullcontext, _enable_recording):  # the second is for operators
+        with torch.enable_grad(), recording():
+            values = function(*leaves)
+        if values.requires_grad:
+            break
+
+    def differentiate(grad: Tensor) -> tuple[Tensor, ...]:
+        if not values.requires_grad:  # a constant function
+            return tuple(torch.zeros_like(leaf) for leaf in leaves)
+        with recording():
+            return autograd.grad(values, leaves, grad)
+
+    return values.detach(), differentiate
+
+
+def _enable_recording() -> AbstractContextManager[None]:
+    """Let autograd record in the code of an operator, where torch excludes autograd from the dispatch."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView"):
+        excluded = excluded - torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    guard: AbstractContextManager[None] = torch._C._ForceDispatchKeyGuard(
+        torch._C._dispatch_tls_local_include_set(), excluded
+    )
+    return guard
 
 
 def count_cached_values(tiles: list[Tile], max_values: int) -> int:

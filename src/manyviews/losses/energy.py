@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.func import vjp
 
 from manyviews.losses._accumulate import IDENTITY, MAX_SAFE_LOGIT, KernelFunction, RegisteredKernel, register_kernel
 from manyviews.losses._batch import GatheredBatch, check_choice
@@ -83,8 +82,8 @@ class EnergyLoss(MultiViewLoss):
         self.implementation = implementation
         self.memory_bank = MemoryBank(memory_bank) if memory_bank else None
         self._kernel_function = self._register_kernel()
-        self._is_dense_only, self._is_dense_compiled = self._inspect_kernel()
-        if self._is_dense_only and implementation == "tiled":
+        self._has_kernel_parameters = self._find_kernel_parameters()
+        if self._has_kernel_parameters and implementation == "tiled":
             raise ValueError(f'{kernel} has parameters of its own, which need implementation="dense" or "auto"')
 
     def formula(self, P: Tensor, A: Tensor) -> Tensor:
@@ -194,8 +193,7 @@ class EnergyLoss(MultiViewLoss):
         use_shared_exp = kernel == IDENTITY and (max_logit is None or max_logit < MAX_SAFE_LOGIT[x.dtype])
         use_dense = not use_shared_exp and not batch.is_distributed and x.shape[0] * x.shape[1] <= DENSE_MAX_ROWS
         use_dense = use_dense and self.implementation == "auto"
-        is_dense_only = self._is_dense_only or (self._is_dense_compiled and torch.compiler.is_compiling())
-        if self.implementation == "dense" or use_dense or is_dense_only:
+        if self.implementation == "dense" or use_dense or self._has_kernel_parameters:
             A = compute_dense_energies(x, required, mask, ids=batch.ids, **options)
         else:
             A = compute_tiled_energies(
@@ -233,19 +231,12 @@ class EnergyLoss(MultiViewLoss):
         kernel_fn = self.make_kernel_function()
         return IDENTITY if kernel_fn is None else register_kernel(kernel_fn)
 
-    def _inspect_kernel(self) -> tuple[bool, bool]:
-        """Return whether the kernel needs dense energies always (it has parameters of its own), and if compiled."""
-        function = self._kernel_function.function
+    def _find_kernel_parameters(self) -> bool:
+        """Return whether the kernel has learned parameters of its own, whose gradient tiles do not compute."""
         if isinstance(self.kernel, BUILT_IN_KERNELS):
-            return False, False
-        cosines, parameters = torch.zeros(2), (torch.ones(()),) * isinstance(self.kernel, PositiveKernel)
-        if function(cosines, *parameters).requires_grad:
-            return True, True
-        try:
-            vjp(function, cosines, *parameters)
-        except RuntimeError:  # an `autograd.Function` that an operator cannot differentiate
-            return False, True
-        return False, False
+            return False
+        parameters = (torch.ones(()),) * isinstance(self.kernel, PositiveKernel)
+        return self._kernel_function.function(torch.zeros(2), *parameters).requires_grad
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
