@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -146,6 +146,28 @@ def test_objects_train_evaluate_and_load(tmp_path: Path) -> None:
         run.load_encoder()
     with pytest.raises(ConfigError, match="the data is an object of yours"):
         mv.evaluate(run, encoder=Flat(), transform=crop_at_random)
+
+
+class RecordedIds(mv.MVDHELLoss):
+    """Records the ids that it is called with, on the copy that is trained too."""
+
+    calls: ClassVar[list[torch.Tensor | None]] = []
+
+    def forward(self, z: torch.Tensor, mask: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+        self.calls.append(options.get("ids"))
+        return super().forward(z, mask, **options)
+
+
+@pytest.mark.parametrize("memory_bank", [0, 20])
+def test_instances_in_the_memory_bank_have_ids(memory_bank: int, tmp_path: Path) -> None:
+    RecordedIds.calls.clear()
+    train(tmp_path / "run", loss=RecordedIds(memory_bank=memory_bank), epochs=1, evaluate_at_end=False)
+    assert RecordedIds.calls
+    if memory_bank:
+        ids = torch.cat([ids for ids in RecordedIds.calls if ids is not None])
+        assert len(ids) == len(ids.unique())  # each instance once in an epoch
+    else:
+        assert RecordedIds.calls == [None] * len(RecordedIds.calls)
 
 
 @pytest.mark.slow
