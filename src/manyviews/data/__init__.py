@@ -1,5 +1,8 @@
 """Datasets: one module per file format, and the classes that hold instances."""
 
+from manyviews.data.blobs import BlobImages as BlobImages
+from manyviews.data.blobs import Blobs as Blobs
+from manyviews.data.blobs import FileBlobs as FileBlobs
 from manyviews.data.column import BatchColumn as BatchColumn
 from manyviews.data.column import Column as Column
 from manyviews.data.column import Features as Features

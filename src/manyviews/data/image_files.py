@@ -90,8 +90,10 @@ def check_image_header(path: Path) -> tuple[int, int]:
 
 
 @contextmanager
-def open_image(source: Path | IO[bytes]) -> Iterator[Image.Image]:
+def open_image(source: Path | IO[bytes], name: str = "") -> Iterator[Image.Image]:
     """Open an image of one of `IMAGE_FORMATS`; the package opens images only here.
+
+    Messages contain `name`, or else the source.
 
     Raises:
         CorruptImageError: it is not a regular file, or has another format, or is truncated or corrupt.
@@ -106,18 +108,18 @@ def open_image(source: Path | IO[bytes]) -> Iterator[Image.Image]:
             warnings.simplefilter("ignore")  # about large images and invalid EXIF
             with Image.open(source, formats=IMAGE_FORMATS) as image:
                 if image.width * image.height > max_pixels:
-                    raise DatasetError(f"{source} has {image.width} x {image.height} pixels: {bomb_hint}")
+                    raise DatasetError(f"{name or source} has {image.width} x {image.height} pixels: {bomb_hint}")
                 yield image
     except Image.DecompressionBombError as error:
-        raise DatasetError(f"{source}: {error}: {bomb_hint}") from error
+        raise DatasetError(f"{name or source}: {error}: {bomb_hint}") from error
     except DatasetError:
         raise
     # PIL raises many kinds of errors on a corrupt file (struct.error, IndexError, ...).
     except Exception as error:
-        if isinstance(source, Path) and isinstance(error, UnidentifiedImageError) and (name := _get_format(source)):
+        if isinstance(source, Path) and isinstance(error, UnidentifiedImageError) and (kind := _get_format(source)):
             supported = f"{', '.join(IMAGE_FORMATS[:-1])} or {IMAGE_FORMATS[-1]}"
-            raise CorruptImageError(f"{source} has the unsupported format {name}: convert it to {supported}") from error
-        raise CorruptImageError(f"{source} cannot be decoded: {error}") from error
+            raise CorruptImageError(f"{source} has the unsupported format {kind}: convert it to {supported}") from error
+        raise CorruptImageError(f"{name or source} cannot be decoded: {error}") from error
 
 
 def _get_format(path: Path) -> str | None:
