@@ -1,5 +1,7 @@
 """Each operation matches PIL's for the same parameters, up to PIL's rounding to integers."""
 
+import colorsys
+
 import pytest
 import torch
 from PIL import ImageFilter, ImageOps
@@ -51,15 +53,27 @@ def test_crops_of_larger_images_without_a_table_match_pil() -> None:
 @pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
 @pytest.mark.parametrize("factor", [0.2, 0.7, 1.0, 1.25, 1.8])
 def test_color_operations_match_pil(name: str, factor: float) -> None:
-    ours = getattr(color, f"adjust_{name}")(FLOAT, torch.full((50,), factor))
+    ours = getattr(color, f"adjust_{name}_")(FLOAT.clone(), torch.full((50,), factor))
     assert mean_difference(ours, [getattr(pil, name)(pil.image(image), factor) for image in PHOTOS]) <= 0.5
 
 
 @pytest.mark.parametrize("steps", [-51, -10, 0, 1, 30])
 def test_hue_matches_pil(steps: int) -> None:
     """PIL rounds hues to 256ths of the circle."""
-    ours = color.adjust_hue(FLOAT, torch.full((50,), steps / 256))
+    ours = color.adjust_hue_(FLOAT.clone(), torch.full((50,), steps / 256))
     assert mean_difference(ours, [pil.hue(pil.image(image), steps / 256) for image in PHOTOS]) <= 1.5
+
+
+@pytest.mark.parametrize("shift", [-0.5, -0.3, 0.0, 0.1, 0.5])
+def test_hue_equals_colorsys(shift: float) -> None:
+    pixels = torch.rand(200, 3, generator=torch.Generator().manual_seed(0))
+    pixels[:50] = (pixels[:50] * 3).round() / 3  # gray, black, white and fully saturated ones
+    shifted = []
+    for pixel in pixels.tolist():
+        hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
+        shifted.append(colorsys.hsv_to_rgb((hue + shift) % 1, saturation, value))
+    ours = color.adjust_hue_(pixels[:, :, None, None].clone(), torch.full((200,), shift))
+    torch.testing.assert_close(ours[:, :, 0, 0], torch.tensor(shifted), rtol=0, atol=1e-5)
 
 
 def test_grayscale_matches_pil() -> None:
@@ -90,12 +104,12 @@ def test_jitter_applies_the_order_of_each_view() -> None:
     factors = torch.tensor([[0.5, 1.6, 0.3, 0.15]]).repeat(25, 1)
     ours = color.color_jitter_(FLOAT[:25].clone(), factors, torch.arange(25))
     for view, order in enumerate(color.ORDERS):
-        one = FLOAT[view : view + 1]
+        one = FLOAT[view : view + 1].clone()
         for operation in order:
-            function = (color.adjust_brightness, color.adjust_contrast, color.adjust_saturation, color.adjust_hue)[
+            function = (color.adjust_brightness_, color.adjust_contrast_, color.adjust_saturation_, color.adjust_hue_)[
                 operation
             ]
-            one = function(one, factors[:1, operation])
+            function(one, factors[:1, operation])
         torch.testing.assert_close(ours[view], one[0])
     assert torch.equal(ours[24], FLOAT[24])
 

@@ -1,4 +1,4 @@
-"""Color operations on batches of views (V, 3, H, W) in [0, 1], with one parameter per view (V,).
+"""Color operations on batches of views (V, 3, H, W) in [0, 1], in place, with one parameter per view (V,).
 
 Each operation matches PIL's, without PIL's rounding to integers between operations.
 """
@@ -24,23 +24,24 @@ def compute_luma(views: Tensor) -> Tensor:
     return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
 
 
-def adjust_brightness(views: Tensor, factor: Tensor) -> Tensor:
-    return (views * _per_view(factor)).clamp_(0.0, 1.0)
+def adjust_brightness_(views: Tensor, factor: Tensor) -> Tensor:
+    return views.mul_(_per_view(factor)).clamp_(0.0, 1.0)
 
 
-def adjust_contrast(views: Tensor, factor: Tensor) -> Tensor:
+def adjust_contrast_(views: Tensor, factor: Tensor) -> Tensor:
     """Interpolate with (or extrapolate from) the mean gray value of the view, rounded to an integer as in PIL."""
     mean = (views.mean((2, 3)) @ views.new_tensor(LUMA)).mul_(255).round_().div_(255)
-    return torch.addcmul(_per_view(mean * (1 - factor)), views, _per_view(factor)).clamp_(0.0, 1.0)
+    return views.mul_(_per_view(factor)).add_(_per_view(mean * (1 - factor))).clamp_(0.0, 1.0)
 
 
-def adjust_saturation(views: Tensor, factor: Tensor) -> Tensor:
+def adjust_saturation_(views: Tensor, factor: Tensor) -> Tensor:
     """Interpolate with (or extrapolate from) the grayscale view."""
     factor = _per_view(factor)
-    return torch.addcmul(compute_luma(views).mul_(1 - factor), views, factor).clamp_(0.0, 1.0)
+    gray = compute_luma(views).mul_(1 - factor)
+    return views.mul_(factor).add_(gray).clamp_(0.0, 1.0)
 
 
-def adjust_hue(views: Tensor, shift: Tensor) -> Tensor:
+def adjust_hue_(views: Tensor, shift: Tensor) -> Tensor:
     """Shift the hue by a fraction of the color circle, -0.5 to 0.5."""
     red, green, blue = views.unbind(1)
     value = views.amax(1)
@@ -49,16 +50,17 @@ def adjust_hue(views: Tensor, shift: Tensor) -> Tensor:
     # Hue in sixths of the circle; the formula depends on the largest channel. Weights of 0 and 1 select it exactly, and
     # several times faster than torch.where on a CPU.
     is_not_red, is_not_green = (value - red).sign_(), (value - green).sign_()
-    hue = ((blue - red) * inverse).add_(2).lerp_(((red - green) * inverse).add_(4), is_not_green)
-    hue = ((green - blue) * inverse).lerp_(hue, is_not_red)
-    hue = hue.add_(6 * shift[:, None, None])
-    out = torch.empty_like(views)
-    for channel, offset in enumerate((5, 3, 1)):
-        k = (hue + offset).div_(6)
-        k = k.sub_(k.floor()).mul_(6)  # k % 6, faster than torch.remainder
-        k = torch.minimum(k, 4 - k).clamp_(0.0, 1.0)
-        torch.addcmul(value, k, chroma, value=-1, out=out[:, channel])
-    return out
+    hue = (blue - red).add_(chroma, alpha=2).lerp_((red - green).add_(chroma, alpha=4), is_not_green)
+    hue = (green - blue).lerp_(hue, is_not_red).mul_(inverse)
+    # In circles, and at least 0 after a shift of up to one circle back.
+    hue.mul_(1 / 6).add_((shift + 1)[:, None, None])
+    lowest = torch.sub(value, chroma, alpha=2)
+    chroma.mul_(6)
+    for channel, offset in enumerate((5 / 6, 3 / 6, 1 / 6)):
+        # A channel decreases from value to value - chroma as its hue is 1/3 to 1/6 circles away from 1/3.
+        distance = (hue + offset).frac_().sub_(1 / 3).abs_().clamp_(1 / 6, 1 / 3)
+        torch.addcmul(lowest, chroma, distance, out=views[:, channel])
+    return views.clamp_(0.0, 1.0)
 
 
 def grayscale_(views: Tensor, mask: Tensor) -> Tensor:
@@ -85,7 +87,7 @@ def color_jitter_(views: Tensor, factors: Tensor, order: Tensor) -> Tensor:
 
     `order` (V,) is an index into `ORDERS`, or len(ORDERS) for a view that is not changed.
     """
-    operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+    operations = (adjust_brightness_, adjust_contrast_, adjust_saturation_, adjust_hue_)
     for chosen in (order < len(ORDERS)).nonzero().squeeze(1).split(CHUNK_VIEWS):
         op_order = torch.tensor(ORDERS, device=order.device)[order[chosen]]
         # Sort the views by their first operation, then by their second, and so on.
@@ -98,7 +100,7 @@ def color_jitter_(views: Tensor, factors: Tensor, order: Tensor) -> Tensor:
                 position = sorted_views[:, step].argsort()
             factor = factors.index_select(0, chosen[sorted_views[:, step]])
             for i, (same_op, values) in enumerate(zip(chunk.split(count), factor.split(count), strict=True)):
-                same_op.copy_(operations[i](same_op, values[:, i]))
+                operations[i](same_op, values[:, i])
         views.index_copy_(0, chosen[sorted_views[:, -1]], chunk)
     return views
 
