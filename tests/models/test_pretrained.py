@@ -147,7 +147,10 @@ def write_header(path: Path, **options: object) -> None:
         ({}, "has no model of the type None"),
         ({"model_type": "bert", "vocab_size": 10**12}, "the maximum is 10,000,000"),
         ({"model_type": "bert", "hidden_size": 10**6, "intermediate_size": 10**6}, "memory"),
-        ({"model_type": "vit", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}, "takes pixel_values, expected a model of input_ids, for texts"),
+        (
+            {"model_type": "vit", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+            "takes pixel_values, expected a model of input_ids, for texts",
+        ),
     ],
 )
 def test_hostile_config_in_a_file_is_refused(config: dict, message: str, tmp_path: Path) -> None:
