@@ -38,4 +38,5 @@ from manyviews.data.sentiment_features import is_merbench as is_merbench
 from manyviews.data.sequences import Sequences as Sequences
 from manyviews.data.table_file import load_table as load_table
 from manyviews.data.texts import Texts as Texts
+from manyviews.data.tokenizer import Tokenizer as Tokenizer
 from manyviews.data.vectors import Vectors as Vectors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -59,6 +60,10 @@ class Column(ABC):
     @abstractmethod
     def select(self, index: Tensor) -> Self:
         """Select instances by their indices."""
+
+    def prepare(self, preprocessing: Mapping[str, Any]) -> Self:  # noqa: ARG002 (for texts)
+        """Return the column that loads what an encoder takes, by the preprocessing of its `EncoderSpec`."""
+        return self
 
     @abstractmethod
     def describe(self) -> str:

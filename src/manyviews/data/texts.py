@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from manyviews.data.column import BatchColumn
 from manyviews.data.errors import DatasetError
+from manyviews.data.tokenizer import Tokenizer
 from manyviews.utils import describe_type
 
 MAX_BYTES = 256
@@ -35,6 +37,8 @@ class Texts(BatchColumn):
     kind = "text"
     default_encoder = "transformer"
     values: tuple[str, ...] = field(repr=False)
+    tokenizer: Tokenizer | None = field(default=None, repr=False)
+    """Makes the tokens of a pretrained encoder; None for bytes."""
 
     def __post_init__(self) -> None:
         if isinstance(self.values, str):
@@ -54,7 +58,13 @@ class Texts(BatchColumn):
         return True
 
     def select(self, index: Tensor) -> Texts:
-        return Texts(tuple(self.values[i] for i in index.tolist()), mask=self._select_mask(index))
+        return replace(self, values=tuple(self.values[i] for i in index.tolist()), mask=self._select_mask(index))
+
+    def prepare(self, preprocessing: Mapping[str, Any]) -> Texts:
+        """Return the texts with the tokenizer of an encoder, if it has one."""
+        options = {name: preprocessing[name] for name in ("max_tokens", "pad_id") if name in preprocessing}
+        text = preprocessing.get("tokenizer")
+        return replace(self, tokenizer=None if text is None else Tokenizer(text, **options))
 
     def describe(self) -> str:
         return "texts"
@@ -72,9 +82,12 @@ class Texts(BatchColumn):
     def load(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Load bytes, uint8 (B, T), padded with zeros to the longest text that is not missing, and lengths (B,).
 
-        A text has at most MAX_BYTES bytes, of whole characters. A missing one is all zeros and has length 1.
+        A text has at most MAX_BYTES bytes, of whole characters. A missing one is all zeros and has length 1. With a
+        tokenizer, load token ids, int64 (B, T).
         """
         mask = self.get_mask()
+        if self.tokenizer is not None:
+            return self.tokenizer.encode([self.values[i] if mask[i] else "?" for i in index.tolist()])
         encoded = [_cut(_encode(self.values[i])) if mask[i] else b"\0" for i in index.tolist()]
         longest = max(map(len, encoded), default=1)
         padded = b"".join(text.ljust(longest, b"\0") for text in encoded)
@@ -85,7 +98,9 @@ class Texts(BatchColumn):
         return self.values[i]
 
     def show_view(self, view: Tensor) -> str:
-        return bytes(view.tolist()).decode("utf-8", "replace")
+        return (
+            bytes(view.tolist()).decode("utf-8", "replace") if self.tokenizer is None else self.tokenizer.decode(view)
+        )
 
     def make_raw_features(self, reference: Texts, summary: str = "") -> Tensor:  # noqa: ARG002 (for other kinds)
         """Count hashed character trigrams, (n, NUM_HASHES) with rows of unit norm (zero for a missing text)."""

@@ -53,7 +53,7 @@ def make_eval_loader(
         spec.check_column(name, dataset[name])
         items.append(ModalityViews(name, 1, spec.size, key))
     transforms = [CenterCrop(item.size) if item.size else None for item in items]
-    views = ViewSpec(tuple(items))
+    views, dataset = ViewSpec(tuple(items)), config.prepare_dataset(dataset)
     return ViewLoader(dataset, views, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from manyviews.data import Column, DatasetError
+from manyviews.data import Column, Dataset, DatasetError
 from manyviews.models.encoders import ENCODERS, get_encoder
 from manyviews.models.feature_encoders import SequenceEncoder, TextEncoder, VectorEncoder
 from manyviews.utils import suggest
@@ -43,6 +43,8 @@ class EncoderSpec:
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     size: int = 0
+    preprocessing: dict[str, Any] = field(default_factory=dict)
+    """What the columns of its modalities need to load its input, such as a tokenizer; see `Column.prepare`."""
 
     def check_column(self, modality: str, column: Column) -> None:
         """Raise a DatasetError if a column has another kind or number of features than in training."""
@@ -77,6 +79,14 @@ class EncoderConfig:
 
     def get_spec(self, modality: str) -> EncoderSpec:
         return self.encoders[self.modalities[modality]]
+
+    def prepare_dataset(self, dataset: Dataset) -> Dataset:
+        """Return the dataset with columns that load what the encoders of its modalities take."""
+        prepared = {
+            name: column.prepare(self.get_spec(name).preprocessing) if name in self.modalities else column
+            for name, column in dataset.modalities.items()
+        }
+        return replace(dataset, modalities=prepared)
 
     def list_modalities(self, kind: str) -> list[str]:
         """List the modalities of a kind."""

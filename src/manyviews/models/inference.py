@@ -122,6 +122,7 @@ def _preprocess_column(name: str, values: Values, spec: EncoderSpec) -> Preproce
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} must be a {spec.kind} for each instance: {error}") from error
     spec.check_column(name, column)
+    column = column.prepare(spec.preprocessing)
     mask = column.get_mask()  # an empty text is missing
     return *column.load(mask.nonzero().squeeze(1)), mask
 

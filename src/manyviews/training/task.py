@@ -23,7 +23,6 @@ from manyviews.losses import EnergyLoss, MultiViewLoss
 from manyviews.metrics import compute_geometry, score_knn
 from manyviews.models import (
     CUSTOM,
-    EncoderConfig,
     LateFusionHead,
     MultiViewEncoder,
     MultiViewHead,
@@ -58,7 +57,9 @@ class TrainingTask:
     ) -> None:
         self.objects = objects or CustomObjects()
         self.config, self.data, self.device, self.spec = config, data, device, make_spec(config, data)
-        self.split = drop_random_modalities(data["train"], self.spec, config)
+        split = drop_random_modalities(data["train"], self.spec, config)
+        self.encoder_config = build_encoder_config(config, self.spec, split, self.objects)
+        self.split = self.encoder_config.prepare_dataset(split)
         self.labels = self.split.labels if config.supervised else self.split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon" or self.objects.accepts("labels")
         indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
@@ -207,10 +208,6 @@ class TrainingTask:
         h, mask = encode_instances(model.encoder, loader, index)
         exists = mask.any(1)
         return model.encoder.fuse(h, mask)[exists], labels[index][exists.cpu()]
-
-    @cached_property
-    def encoder_config(self) -> EncoderConfig:
-        return build_encoder_config(self.config, self.spec, self.split, self.objects)
 
     @cached_property
     def monitor_loaders(self) -> tuple[ViewLoader, ViewLoader]:
