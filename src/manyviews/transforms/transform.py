@@ -57,6 +57,9 @@ class FeatureTransform(ABC):
         torch.Size([5, 2, 40])
     """
 
+    is_random: ClassVar[bool] = True
+    """Whether views depend on the epoch or on the position of the view."""
+
     @abstractmethod
     def make_views(
         self,
