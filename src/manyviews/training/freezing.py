@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from manyviews.data import Column
 from manyviews.models import CUSTOM, EncoderConfig, MultiViewEncoder
 from manyviews.training.config import DEFAULT_ENCODER_KIND, Config, ConfigError
+from manyviews.training.pretrained import is_pretrained
 from manyviews.utils import logger, suggest
 
 ALL = "all"
@@ -51,7 +52,7 @@ def find_frozen(config: Config, columns: Mapping[str, Column], encoders: Mapping
         default = ALL if len(set(encoders.values())) == 1 else DEFAULT_ENCODER_KIND
         keys = find_encoders("freeze_until", [name or default])
         if twice := keys & frozen.keys():
-            raise ConfigError(f"freeze_until {text}: the encoder {min(twice)} is frozen twice")
+            raise ConfigError(f"freeze_until {text}: the encoder of {min(twice)} is frozen twice")
         frozen |= dict.fromkeys(keys, submodule)
     return frozen
 
@@ -64,7 +65,7 @@ def freeze_encoders(encoder: MultiViewEncoder, frozen: Mapping[str, str]) -> Non
         for parent in _list_parents(_find_submodule(module, until, key)):
             parameters += module.get_submodule(parent).parameters(recurse=False)
         if until and not parameters:
-            raise ConfigError(f"freeze_until: no weights of the encoder {key} are before {until}")
+            raise ConfigError(f"freeze_until: no weights of the encoder of {key} are before {until}")
         for parameter in parameters:
             parameter.requires_grad_(False)
 
@@ -96,7 +97,7 @@ def _find_submodule(encoder: nn.Module, name: str, key: str) -> str:
         hint = (
             f", only {', '.join(children[:MAX_LISTED])}{', ...' if len(children) > MAX_LISTED else ''} and their parts"
         )
-    raise ConfigError(f"freeze_until: the encoder {key} has no submodule {name!r}{hint}")
+    raise ConfigError(f"freeze_until: the encoder of {key} has no submodule {name!r}{hint}")
 
 
 def _list_parents(name: str) -> list[str]:
@@ -111,8 +112,14 @@ def _list_parents(name: str) -> list[str]:
 
 
 def list_trained_encoders(config: Config, encoders: EncoderConfig) -> list[str]:
-    """List the encoders whose initial weights are not random: of another run or file, or modules of the user."""
-    return [key for key, spec in encoders.encoders.items() if config.init is not None or spec.name == CUSTOM]
+    """List the encoders whose initial weights are not random: pretrained, of another run, or modules of the user."""
+    return [
+        key
+        for modality, key in encoders.modalities.items()
+        if config.init is not None
+        or encoders.encoders[key].name == CUSTOM
+        or is_pretrained(config, modality, encoders.encoders[key].kind)
+    ]
 
 
 def make_lr_scales(config: Config, encoder: MultiViewEncoder, trained: Collection[str]) -> dict[Tensor, float]:
@@ -136,6 +143,6 @@ def warn_random_frozen(frozen: Mapping[str, str], trained: Collection[str]) -> N
     """Warn about frozen encoders with random weights."""
     if random := [key for key in frozen if key not in trained]:
         logger.warning(
-            f"frozen weights of the encoder {', '.join(random)} are random: what is trained uses random features. "
-            "--init gives an encoder the weights of another run"
+            f"frozen weights of the encoder of {', '.join(random)} are random: what is trained uses random features. "
+            "--init and --weights load trained weights"
         )

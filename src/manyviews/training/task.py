@@ -37,6 +37,7 @@ from manyviews.training.config import CUSTOM_DATA, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
 from manyviews.training.freezing import find_frozen, freeze_encoders, list_frozen_parts, list_trained_encoders
 from manyviews.training.frozen_outputs import make_encoding_loaders
+from manyviews.training.pretrained import load_initial_weights
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
 
 MIN_MONITORED = 20
@@ -114,6 +115,7 @@ class TrainingTask:
                 per_view_batch_norm=config.per_view_batch_norm,
                 modules={key: self._build_custom_encoder(key) for key in self._list_custom_encoders()},
             )
+            load_initial_weights(config, encoder, self.split, self.make_loader(0))
             fit_encoders(encoder, self.split, self.unmonitored)
             freeze_encoders(encoder, self.frozen)
             head = self._build_supervised_head(encoder) if config.supervised else self._build_head(encoder)
