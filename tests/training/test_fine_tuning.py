@@ -2,8 +2,6 @@
 
 import copy
 import dataclasses
-import logging
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,32 @@ from torch import Tensor, nn
 
 import manyviews as mv
 from manyviews.api import train
-from manyviews.data import Dataset, DatasetDict
-from manyviews.loading import EpochBatches, make_eval_loader
+from manyviews.data import Dataset, DatasetDict, LazyImages
+from manyviews.loading import EpochBatches
 from manyviews.models import ViewBatch, ViewGroup, eval_mode
-from manyviews.training import Callback, Config, ConfigError, Trainer, TrainingInterrupted, build_loss
-from manyviews.utils import warmup_cosine_lr
+from manyviews.runs import Run
+from manyviews.training import (
+    Callback,
+    Config,
+    ConfigError,
+    CustomObjects,
+    Trainer,
+    TrainingInterrupted,
+    build_loss,
+    resolve_task,
+)
+from manyviews.transforms import CenterCrop
+from manyviews.utils import hash_key, warmup_cosine_lr
 from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
-from tests.helpers.tiny_run import assert_same_run, flags, last_checkpoint, run_to_end, tensors, tiny_config
+from tests.helpers.tiny_run import (
+    assert_same_run,
+    flags,
+    folder_of_images,
+    last_checkpoint,
+    run_to_end,
+    tensors,
+    tiny_config,
+)
 from tests.training.test_trainer import stop_after
 
 ALL_ON = {"freeze": ("text",), "freeze_until": ("video=layers.layers",), "clip_grad": 0.5, "ema": 0.9}
@@ -60,17 +77,21 @@ def list_changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
+def read_log(run: Run) -> str:
+    return (run.path / "log.txt").read_text()
+
+
 def disable_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("manyviews.training.frozen_outputs.get_available_memory", lambda: 0)
 
 
 def test_frozen_weights_and_statistics_keep_their_bits_and_all_others_change(tmp_path: Path) -> None:
-    recorder, config = Recorder(), tiny_config(epochs=1, freeze_until=("layers.2",), weight_decay=0.1)
+    recorder, config = Recorder(), tiny_config(epochs=1, freeze_until=("layer3",), weight_decay=0.1)
     run = train(config, output=tmp_path / "run", callbacks=[recorder], quiet=True)
     first, last = recorder.states[0], recorder.states[-1]
-    encoder = run.make_task().build_model().encoder
-    names = [f"encoder.encoders.0.encoder.{name}" for name, _ in encoder.get_encoder("image").named_parameters()]
-    start = next(i for i, name in enumerate(names) if ".layers.2." in name)
+    model = run.make_task(mv.load_dataset("photos")).build_model()
+    names = [name for name, _ in model.encoder.named_parameters(prefix="encoder")]
+    start = next(i for i, name in enumerate(names) if ".layer3." in name)
     changed = list_changed(first, last)
     assert start > 0
     assert not changed & set(names[:start])
@@ -82,7 +103,7 @@ def test_frozen_weights_and_statistics_keep_their_bits_and_all_others_change(tmp
         assert (name in changed) == (name.rpartition(".")[0] not in frozen_prefixes)
     state = last_checkpoint(run.path)["optimizer"]
     count = sum(len(group["params"]) for group in state["param_groups"])
-    assert count == sum(weight.requires_grad for weight in run.make_task().build_model().parameters())
+    assert count == sum(weight.requires_grad for weight in model.parameters())
 
 
 @pytest.mark.parametrize("callback_trains", [False, True])
@@ -102,66 +123,62 @@ def test_everything_frozen_trains_heads_alone_without_dropout(
     run = train(config, output=tmp_path / "run", callbacks=callbacks, quiet=True)
     changed = list_changed(recorder.states[0], recorder.states[-1])
     assert changed == {name for name in recorder.states[0] if name.startswith("head.")}
-    assert recorder.calls == (10 + 2 if callback_trains else 0)
+    assert (recorder.calls > 10) == callback_trains
     reference = train(dataclasses.replace(config, dropout=0.0), output=tmp_path / "reference", quiet=True)
     losses, expected = ([row["loss"] for row in r.read_metrics()] for r in (run, reference))
     assert losses == pytest.approx(expected, rel=1e-5)
 
 
 def test_cached_outputs_equal_those_of_the_encoder_and_train_alike(
-    gaps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    gaps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder, config = Recorder(), modal(gaps, freeze=("text", "audio"), missing_rate=0.2, precision="64", ema=0.9)
-    with caplog.at_level(logging.INFO, "manyviews"):
-        run = train(config, output=tmp_path / "cached", callbacks=[recorder], quiet=True)
+    run = train(config, output=tmp_path / "cached", callbacks=[recorder], quiet=True)
     for name in ("text", "audio"):
-        assert f"the frozen encoder of {name} runs once, its outputs stay in memory (0.0 MB)" in caplog.text
+        assert f"the frozen encoder of {name} runs once, its outputs stay in memory (0.0 MB)" in read_log(run)
     assert recorder.calls == 0
-    task = run.make_task()
-    encoder = run.load_encoder().encoder.double()
+    task = run.make_task(mv.load_dataset(gaps))
+    encoder = task.build_model().encoder.double()  # frozen weights are the initial ones
     for batch in recorder.batches[:2]:
         groups = {group.encoder: group for group in batch.groups}
         assert [groups[name].is_encoded for name in NAMES] == [True, True, False]
         for name in ("text", "audio"):
-            raw = {group.encoder: group for group in task.view_loader.load(batch.indices).to(torch.zeros(1).double()).groups}
+            raw = {
+                group.encoder: group
+                for group in task.view_loader.load(batch.indices).to(torch.zeros(1).double()).groups
+            }
             with eval_mode(encoder):
                 expected = encoder.get_adapted_encoder(name).encode(raw[name].values, raw[name].lengths)
-            torch.testing.assert_close(groups[name].values, expected, atol=1e-10, rtol=1e-10)
+            torch.testing.assert_close(groups[name].values, expected, atol=1e-6, rtol=1e-5)  # positions in 32 bits
     disable_cache(monkeypatch)
-    caplog.clear()
-    with caplog.at_level(logging.INFO, "manyviews"):
-        other = train(config, output=tmp_path / "repeated", quiet=True)
-    assert "the frozen encoder of text runs at each step, without gradient: its outputs, 0.0 MB, would" in caplog.text
+    other = train(config, output=tmp_path / "repeated", quiet=True)
+    assert "frozen encoder of text runs at each step, without gradient: its outputs, 0.0 MB, would" in read_log(other)
     one, two = run.read_metrics(), other.read_metrics()
     assert any("alignment" in row for row in one)
     for row, expected_row in zip(one, two, strict=True):
         assert row == pytest.approx(expected_row, abs=1e-9)
     saved, expected_state = (r.load_encoder().state_dict() for r in (run, other))
     for name, value in expected_state.items():  # with the real encoder and the mean representations
-        torch.testing.assert_close(saved[name], value, atol=1e-9, rtol=1e-7, msg=name)
+        torch.testing.assert_close(saved[name], value, atol=1e-6, rtol=1e-5, msg=name)
 
 
-def test_random_views_are_encoded_at_each_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "manyviews"):
-        train(tiny_config(epochs=1, freeze=("image",)), output=tmp_path / "run", quiet=True)
-    assert "the frozen encoder of image runs at each step, without gradient: its views are random" in caplog.text
-    assert "frozen encoders: image; " in caplog.text
-    assert "frozen weights of the encoder image are random" in caplog.text
-    caplog.clear()
-    config = tiny_config(epochs=1, freeze=("image",), init=tmp_path / "run")
-    train(config, output=tmp_path / "initialized", quiet=True)
-    assert "are random: " not in caplog.text
+def test_random_views_are_encoded_at_each_step(tmp_path: Path) -> None:
+    config = tiny_config(epochs=1, freeze=("image",))
+    log = read_log(train(config, output=tmp_path / "run", quiet=True))
+    assert "the frozen encoder of image runs at each step, without gradient: its views are random" in log
+    assert "frozen encoders: image; " in log
+    assert "frozen weights of the encoder of image are random" in log
+    config = dataclasses.replace(config, init=tmp_path / "run")
+    assert "are random: " not in read_log(train(config, output=tmp_path / "initialized", quiet=True))
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:.*it counts as missing")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_center_crops_of_image_files_are_encoded_once(
-    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that cannot be read is missing, as at each step; files of other modalities are still read by workers."""
-    from manyviews.data import LazyImages
-    from tests.helpers.tiny_run import folder_of_images
-
     images = mv.load_dataset(folder_of_images(tmp_path / "images", count=40))["train"].images
     assert isinstance(images, LazyImages)
     images.paths[3].write_bytes(b"broken")
@@ -172,14 +189,14 @@ def test_center_crops_of_image_files_are_encoded_once(
             max_instances=None, views=("photo", "side", "title"), hidden_dim=16, transformer_heads=4,
             freeze=("photo",), separate_encoders=True, num_workers=num_workers, monitor_size=0, epochs=1, batch_size=8,
         ),
-        "transform": {"photo": mv.CenterCrop(16)},
+        "transform": {"photo": CenterCrop(16)},
     }  # fmt: skip
-    with caplog.at_level(logging.INFO, "manyviews"), pytest.warns(match="it counts as missing"):
-        cached = train(data, output=tmp_path / "cached", quiet=True, **options)
-    assert "the frozen encoder of photo runs once" in caplog.text
+    cached = train(data, output=tmp_path / "cached", quiet=True, **options)
+    assert "the frozen encoder of photo runs once" in read_log(cached)
     disable_cache(monkeypatch)
-    with pytest.warns(match="it counts as missing"):
-        repeated = train(data, output=tmp_path / "repeated", quiet=True, **options)
+    repeated = train(data, output=tmp_path / "repeated", quiet=True, **options)
+    assert "it counts as missing" in read_log(cached)
+    assert "it counts as missing" in read_log(repeated)
     one, two = ([row["loss"] for row in run.read_metrics()] for run in (cached, repeated))
     assert one == pytest.approx(two, rel=1e-5)
 
@@ -207,13 +224,15 @@ def make_vectors() -> tuple[DatasetDict, Config]:
 def test_lr_scale_and_clipping_equal_a_plain_loop(tmp_path: Path) -> None:
     torch.manual_seed(1)
     encoder, (data, config) = Flat(), make_vectors()
-    options = {"encoder_lr_scale": 0.1, "clip_grad": 0.3, "loss": "mv-infonce", "learn_temperature": True, "hidden_dim": 16}
+    options = {
+        "encoder_lr_scale": 0.1,
+        "clip_grad": 0.1,
+        "loss": "mv-infonce",
+        "learn_temperature": True,
+        "hidden_dim": 16,
+    }
     initial = {"a": copy.deepcopy(encoder)}
     run = train(data, encoder=initial, config=config, output=tmp_path / "run", quiet=True, **options)
-
-    task = dataclasses.replace(run).make_task(data, encoder={"a": encoder}) if False else None
-    assert task is None
-    from manyviews.training import CustomObjects, resolve_task
 
     task = resolve_task(run.config, data, 1, objects=CustomObjects({"a": copy.deepcopy(encoder)}))
     model, loss_fn, split = task.build_model(), build_loss(run.config), data["train"]
@@ -227,18 +246,18 @@ def test_lr_scale_and_clipping_equal_a_plain_loop(tmp_path: Path) -> None:
     losses, norms = [], []
     for step in range(8):
         batch = list(EpochBatches(64, 16, config.seed, step // 4))[step % 4]
-        torch.manual_seed(int(mv.utils.hash_key(config.seed, step, 0)))
+        torch.manual_seed(int(hash_key(config.seed, step, 0)))
         views = (ViewGroup(name, (i,), split[name].values[batch]) for i, name in enumerate("ab"))
         loss = loss_fn(model(ViewBatch(tuple(views), batch)).z)
         for group in optimizer.param_groups:
             group["lr"] = warmup_cosine_lr(step, 8, round(0.8), 0.05 * 16 / 256) * group["scale"]
         optimizer.zero_grad()
         loss.backward()
-        norms.append(float(nn.utils.clip_grad_norm_(everything, 0.3)))
+        norms.append(float(nn.utils.clip_grad_norm_(everything, 0.1)))
         optimizer.step()
         losses.append(loss.item())
     rows = run.read_metrics()
-    assert max(norms) > 0.3
+    assert min(norms) < 0.15 < max(norms)
     assert [row["grad_norm"] for row in rows] == pytest.approx(norms, rel=1e-4)
     assert [row["loss"] for row in rows] == pytest.approx(losses, rel=1e-5)
 
@@ -265,7 +284,7 @@ def test_average_equals_the_average_of_the_recorded_weights(tmp_path: Path) -> N
         torch.testing.assert_close(checkpoint["average"][name].double(), value, atol=1e-6, rtol=1e-5, msg=name)
         if name.startswith("encoder."):
             assert torch.equal(saved[name.removeprefix("encoder.")], checkpoint["average"][name])
-    assert not torch.equal(checkpoint["average"]["head.heads.0.net.0.weight"], checkpoint["model"]["head.heads.0.net.0.weight"])
+    assert not torch.equal(checkpoint["average"]["head.heads.0.0.weight"], checkpoint["model"]["head.heads.0.0.weight"])
 
 
 def test_monitoring_and_evaluation_use_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,9 +350,12 @@ def test_two_ranks_train_as_one(gaps: str, tmp_path: Path) -> None:
         ({"freeze": ("txt",)}, "freeze: there is no modality or kind 'txt': did you mean text"),
         ({"freeze_until": ("text=",)}, "freeze_until must be NAME, MODALITY=NAME or KIND=NAME, got 'text='"),
         ({"freeze_until": ("layers",)}, "freeze_until: there is no modality or kind 'image'"),
-        ({"freeze_until": ("text=layers.layerz",)}, "of text has no submodule 'layers.layerz': did you mean layers.lay"),
+        (
+            {"freeze_until": ("text=layers.layerz",)},
+            "of text has no submodule 'layers.layerz': did you mean layers.layers",
+        ),
         ({"freeze_until": ("text=0123",)}, "no submodule '0123', only project, layers, dropout.* and their parts"),
-        ({"freeze_until": ("text=project",)}, "no weights of the encoder text are before project"),
+        ({"freeze_until": ("text=project",)}, "no weights of the encoder of text are before project"),
         ({"freeze": ("all",), "freeze_until": ("text=layers",)}, "the encoder of text is frozen twice"),
         ({"clip_grad": 0.0}, "clip_grad must be > 0, got 0.0"),
         ({"ema": 1.0}, r"ema must be in \[0, 1\), got 1.0"),
@@ -351,7 +373,8 @@ def test_a_shared_encoder_is_frozen_for_all_of_its_modalities(tmp_path: Path) ->
     images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8)
     data = DatasetDict("sides", {"train": Dataset({"front": images, "side": images})})
     config = tiny_config(max_instances=None, views=("front", "side"), epochs=1, batch_size=8, monitor_size=0)
-    with pytest.raises(ConfigError, match="freeze front: side has the same encoder; add it, or use --separate-encoders"):
+    with pytest.raises(
+        ConfigError, match="freeze front: side has the same encoder; add it, or use --separate-encoders"
+    ):
         train(data, config=config, freeze="front", output=tmp_path / "run", quiet=True)
     train(data, config=config, freeze="front side", output=tmp_path / "run", quiet=True)
-    _ = make_eval_loader, Callable
