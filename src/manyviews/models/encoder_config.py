@@ -133,7 +133,7 @@ def build_encoder(spec: EncoderSpec) -> nn.Module:
     check_encoder_name(spec.kind, spec.name)
     if spec.name == CUSTOM:
         raise ValueError("the encoder is a module of yours: pass it, as in mv.load_encoder(PATH, encoder=MODULE)")
-    if spec.name in ENCODERS_BY_KIND[spec.kind]:
+    if not is_external(spec.kind, spec.name):
         return ENCODERS_BY_KIND[spec.kind][spec.name](**spec.options)
     # Encoders of other packages compute buffers when they are built, so the meta device must not apply.
     with torch.device("cpu"):
