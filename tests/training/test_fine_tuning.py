@@ -26,6 +26,7 @@ from manyviews.training import (
 )
 from manyviews.transforms import CenterCrop
 from manyviews.utils import hash_key, warmup_cosine_lr
+from tests.helpers.pretrained import save_models, write_captions
 from tests.helpers.tiny_multimodal import MODAL, NAMES, bundle
 from tests.helpers.tiny_run import (
     assert_same_run,
@@ -38,7 +39,7 @@ from tests.helpers.tiny_run import (
 )
 from tests.training.test_trainer import stop_after
 
-ALL_ON = {"freeze": ("text",), "freeze_until": ("video=layers.layers",), "clip_grad": 0.5, "ema": 0.9}
+ALL_ON = {"freeze": ("text", "audio"), "freeze_until": ("video=layers.layers",), "clip_grad": 0.5, "ema": 0.9}
 
 
 @pytest.fixture(scope="module")
@@ -341,7 +342,45 @@ def test_two_ranks_train_as_one(gaps: str, tmp_path: Path) -> None:
     one = train(config, output=tmp_path / "one", quiet=True)
     output = run_to_end(*flags(config), "--output", tmp_path / "two", ranks=2)
     assert "the frozen encoder of text runs once" in output
+    assert "deprecated" not in output
     assert_close_runs(one.path, tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_pretrained_encoders_are_frozen_or_trained_at_a_smaller_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text and an image encoder of transformers, the first layers of one are frozen, and those of a ResNet not."""
+    pytest.importorskip("transformers")
+    save_models(tmp_path / "models")
+    write_captions(tmp_path)
+    config = tiny_config(
+        data=str(tmp_path / "pairs.csv"), max_instances=None, views=("picture", "caption"), epochs=2, hidden_dim=16,
+        transformer_heads=4, encoder=(f"text=hf:{tmp_path}/models/bert",), freeze_until=("text=encoder.layer.1",),
+        encoder_lr_scale=0.1, width_mult=None, optimizer="adamw", ema=0.9,
+    )  # fmt: skip
+    full = train(config, output=tmp_path / "full", quiet=True)
+    assert "are random: " not in read_log(full)
+    model = full.make_task(mv.load_dataset(config.data)).build_model()
+    initial, trained = (
+        encoder.get_encoder("caption").state_dict() for encoder in (model.encoder, full.load_encoder().encoder)
+    )
+    changed = list_changed(initial, trained)
+    assert changed
+    assert all(name.startswith("model.encoder.layer.1.") for name in changed)
+    groups = last_checkpoint(full.path)["optimizer"]["param_groups"]
+    scaled = sum(len(group["params"]) for group in groups if group["lr_mult"] == 0.1)
+    assert scaled == sum(weight.requires_grad for weight in model.encoder.get_encoder("caption").parameters())
+    stop_after(monkeypatch, 3)
+    with pytest.raises(TrainingInterrupted):
+        train(config, output=tmp_path / "stopped", quiet=True)
+    monkeypatch.undo()
+    train(resume=tmp_path / "stopped", quiet=True)
+    assert_same_run(full.path, tmp_path / "stopped")
+    frozen = dataclasses.replace(config, freeze=("text",), freeze_until=(), encoder_lr_scale=1.0)
+    run = train(frozen, output=tmp_path / "frozen", quiet=True)
+    assert "the frozen encoder of caption runs once" in read_log(run)
+    assert not list_changed(initial, run.load_encoder().encoder.get_encoder("caption").state_dict())
 
 
 @pytest.mark.parametrize(

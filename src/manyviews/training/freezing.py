@@ -31,7 +31,7 @@ def find_frozen(config: Config, columns: Mapping[str, Column], encoders: Mapping
         names.setdefault(column.kind, set()).add(modality)
     names |= {modality: {modality} for modality in columns}
 
-    def find_encoders(option: str, chosen: Collection[str]) -> set[str]:
+    def find_encoders(option: str, chosen: Collection[str]) -> list[str]:
         for name in chosen:
             if name not in names:
                 raise ConfigError(f"{option}: there is no modality or kind {name!r}{suggest(name, names)}")
@@ -42,7 +42,7 @@ def find_frozen(config: Config, columns: Mapping[str, Column], encoders: Mapping
                 raise ConfigError(
                     f"{option} {' '.join(chosen)}: {other} has the same encoder; add it, or use --separate-encoders"
                 )
-        return keys
+        return [key for key in dict.fromkeys(encoders.values()) if key in keys]  # in the same order on all ranks
 
     frozen = dict.fromkeys(find_encoders("freeze", config.freeze), "")
     for text in config.freeze_until:
@@ -51,8 +51,8 @@ def find_frozen(config: Config, columns: Mapping[str, Column], encoders: Mapping
             raise ConfigError(f"freeze_until must be NAME, MODALITY=NAME or KIND=NAME, got {text!r}")
         default = ALL if len(set(encoders.values())) == 1 else DEFAULT_ENCODER_KIND
         keys = find_encoders("freeze_until", [name or default])
-        if twice := keys & frozen.keys():
-            raise ConfigError(f"freeze_until {text}: the encoder of {min(twice)} is frozen twice")
+        if twice := [key for key in keys if key in frozen]:
+            raise ConfigError(f"freeze_until {text}: the encoder of {twice[0]} is frozen twice")
         frozen |= dict.fromkeys(keys, submodule)
     return frozen
 

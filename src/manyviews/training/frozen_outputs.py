@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from manyviews.loading import EncodedModality, ViewLoader, ViewSpec, choose_eval_batch_size
 from manyviews.models import AdaptedEncoder, MultiViewModel, ViewBatch, eval_mode
@@ -116,9 +117,9 @@ def _gather(rows: Tensor, fabric: Fabric) -> Tensor:
     """Concatenate the rows (B, ...) of all ranks."""
     if fabric.world_size == 1:
         return rows
-    gathered = fabric.all_gather(rows)
-    assert isinstance(gathered, Tensor)
-    return gathered.flatten(0, 1)
+    gathered = [torch.empty_like(rows) for _ in range(fabric.world_size)]
+    dist.all_gather(gathered, rows)
+    return torch.cat(gathered)
 
 
 def _count_bytes(loader: ViewLoader, encoder: AdaptedEncoder) -> int:
