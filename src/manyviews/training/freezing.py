@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from manyviews.data import Column
 from manyviews.models import CUSTOM, EncoderConfig, MultiViewEncoder
 from manyviews.training.config import DEFAULT_ENCODER_KIND, Config, ConfigError
-from manyviews.training.pretrained import is_pretrained
+from manyviews.training.initial_weights import is_pretrained
 from manyviews.utils import logger, suggest
 
 ALL = "all"

@@ -37,7 +37,7 @@ from manyviews.training.config import CUSTOM_DATA, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
 from manyviews.training.freezing import find_frozen, freeze_encoders, list_frozen_parts, list_trained_encoders
 from manyviews.training.frozen_outputs import make_encoding_loaders
-from manyviews.training.pretrained import load_initial_weights
+from manyviews.training.initial_weights import load_initial_weights
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
 
 MIN_MONITORED = 20
