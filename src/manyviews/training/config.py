@@ -167,13 +167,14 @@ class Config:
     """Save memory: embed at most this many instances at once on each rank. The gradient stays that of the full batch;
     batch norm normalizes each chunk separately."""
     optimizer: OptimizerName = "auto"
-    """Optimizer; auto is sgd if all views are images, else adamw."""
+    """Optimizer; auto is sgd if all views are images and no encoder is pretrained, else adamw."""
     learning_rate: float | None = None
     """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256. Default: 1 for sgd, 0.3 for
     lars, 0.001 for adamw, 0.003 for adamw and small data of sequences alone."""
-    encoder_lr_scale: float = 1.0
-    """Multiplier for the learning rate of encoders, relative to that of all other
-    weights. It is for encoders that start from trained weights: pretrained ones, those of --init, your own modules."""
+    encoder_lr_scale: float | None = None
+    """Multiplier for the learning rate of encoders, relative to that of all other weights. It is for encoders that
+    start from trained weights: pretrained ones, those of --init, your own modules. Default: 0.05 if encoders are
+    pretrained, else 1."""
     warmup_fraction: float = 0.1
     """Fraction of the steps with linear warm-up; afterwards the learning rate decays to zero as a cosine."""
     momentum: float = 0.9

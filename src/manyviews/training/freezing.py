@@ -128,15 +128,16 @@ def make_lr_scales(config: Config, encoder: MultiViewEncoder, trained: Collectio
     Raises:
         ConfigError: the config sets it, and there are no such weights.
     """
-    if config.encoder_lr_scale == 1:
+    scale = 1.0 if config.encoder_lr_scale is None else config.encoder_lr_scale
+    if scale == 1:
         return {}
-    weights = [weight for key in trained for weight in encoder.get_encoder(key).parameters() if weight.requires_grad]
-    if not weights:
+    if not trained:
         raise ConfigError(
-            "encoder_lr_scale is for encoders that start from trained weights and are not frozen, there are none: use "
-            "--learning-rate for all weights"
+            "encoder_lr_scale is for encoders that start from trained weights, there are none: use --learning-rate for "
+            "all weights"
         )
-    return dict.fromkeys(weights, config.encoder_lr_scale)
+    weights = [weight for key in trained for weight in encoder.get_encoder(key).parameters() if weight.requires_grad]
+    return dict.fromkeys(weights, scale)
 
 
 def warn_random_frozen(frozen: Mapping[str, str], trained: Collection[str]) -> None:
