@@ -1,5 +1,6 @@
 """Datasets: one module per file format, and the classes that hold instances."""
 
+from manyviews.data.audio import Audio as Audio
 from manyviews.data.blobs import BlobImages as BlobImages
 from manyviews.data.blobs import Blobs as Blobs
 from manyviews.data.blobs import FileBlobs as FileBlobs
@@ -31,6 +32,7 @@ from manyviews.data.load import get_data_home as get_data_home
 from manyviews.data.load import is_image_folder as is_image_folder
 from manyviews.data.load import is_table as is_table
 from manyviews.data.load import load_dataset as load_dataset
+from manyviews.data.media import Media as Media
 from manyviews.data.python_objects import MapDataset as MapDataset
 from manyviews.data.python_objects import convert_dataset as convert_dataset
 from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickle
@@ -40,3 +42,4 @@ from manyviews.data.table_file import load_table as load_table
 from manyviews.data.texts import Texts as Texts
 from manyviews.data.tokenizer import Tokenizer as Tokenizer
 from manyviews.data.vectors import Vectors as Vectors
+from manyviews.data.video import Video as Video
