@@ -75,9 +75,9 @@ def test_every_extension_becomes_a_column(tmp_path: Path) -> None:
         content["json"] = json.dumps({"caption": f"a {i}", "width": 5, "tags": ["x"], "box": [1, 2]}).encode()
         members += [(f"{i}.{extension}", value) for extension, value in content.items()]
     path = write_tar(tmp_path / "train.tar", members)
-    with pytest.warns(DatasetWarning, match="width has numbers and is skipped") as caught:
-        data = load_dataset(path)
-    assert "column tags has lists of texts and is skipped" in str([str(w.message) for w in caught])
+    data = load(path)
+    assert any("column width has numbers and is skipped" in line for line in data.warnings)
+    assert any("column tags has lists of texts and is skipped" in line for line in data.warnings)
     train = data["train"]
     kinds = {name: column.kind for name, column in train.modalities.items()}
     assert kinds == {
@@ -184,10 +184,10 @@ def test_the_index_is_made_in_one_pass_and_reused_until_the_file_changes(
     monkeypatch.setattr(tarfile.TarInfo, "frombuf", counted)
     path = write_tar(tmp_path / "train.tar", samples(range(50)))
     data = load(path)
-    assert len(headers) == 150 + 1  # and the block of zeros at the end
+    assert len(headers) == 150
     assert (tmp_path / "train.tar.index.npz").is_file()
     again = load(path)
-    assert len(headers) == 151
+    assert len(headers) == 150
     assert again["train"].ids == data["train"].ids
     write_tar(path, samples(range(60)))
     assert len(load(path)["train"]) == 60
@@ -305,7 +305,7 @@ def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
         ("a.npy", npy(np.array([{}]), allow_pickle=True), "Python objects"),
         ("a.npy", npy(np.zeros((2, 2, 2))), "expected numbers"),
         ("a.npy", npy(np.array(["x"])), "expected numbers"),
-        ("a.npy", npy(np.zeros(9))[:-8], "the header claims"),
+        ("a.npy", npy(np.zeros(9))[:-8], "it ends after 64 of 72 bytes"),
     ],
 )
 def test_a_corrupt_member_is_an_error_with_shard_and_member(
@@ -317,8 +317,10 @@ def test_a_corrupt_member_is_an_error_with_shard_and_member(
 
 def test_other_members_are_skipped_with_a_warning_and_none_is_an_error(tmp_path: Path) -> None:
     path = write_tar(tmp_path / "train.tar", [("a.txt", b"x"), ("README", b""), (".DS_Store", b""), ("a.xyz", b"")])
-    with pytest.warns(DatasetWarning, match=r"1 members \.xyz are skipped, first: .*train\.tar, member a\.xyz"):
-        load_dataset(path)
+    first, second, third = load(path).warnings
+    assert first.startswith("1 members without a key and an extension are skipped, first: ")
+    assert second.startswith("1 members .ds_store are skipped, first: ")
+    assert third == f"1 members .xyz are skipped, first: {path}, member a.xyz"
     with pytest.raises(DatasetError, match=r"has no members such as 0001\.jpg"):
         load(write_tar(tmp_path / "none.tar", []))
     (tmp_path / "a.tar").write_bytes(b"\x1f\x8b" + bytes(600))
@@ -353,22 +355,26 @@ def small_shards(folder: Path) -> str:
     return f"{folder}/{{train-0,train-1,test-0}}.tar"
 
 
-def test_train_evaluate_embed_and_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_commands_take_shards(tmp_path: Path) -> None:
     source, run = small_shards(tmp_path), tmp_path / "run"
     config = tiny_config(data=source, views=("image:2", "text"), epochs=1)
     mv.train(config, output=run, quiet=True)
-    manyviews("evaluate", run)
-    manyviews("embed", run, source, "--output", tmp_path / "z.npz")
+    manyviews("evaluate", str(run))
+    manyviews("embed", str(run), source, "--output", str(tmp_path / "z.npz"))
     with np.load(tmp_path / "z.npz") as arrays:
         assert "test/a/0048" in set(arrays["ids"].tolist())
-    manyviews("inspect", source)
-    assert "images on disk of 10 x 12" in capsys.readouterr().out
+    assert (
+        "test/a/0050"
+        in manyviews("search", str(run), source, "--query", "test/a/0050", "-o", str(tmp_path / "s.png")).stdout
+    )
+    assert "images on disk of 10 x 12" in manyviews("inspect", source).stdout
 
 
 @pytest.mark.slow
 def test_killed_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     config = tiny_config(
-        data=small_shards(tmp_path / "shards"), views=("image:2", "text"), num_workers=2, epochs=4,
+        data=small_shards(tmp_path / "shards"), views=("image:2", "text"), num_workers=2, epochs=3,
         checkpoint_every_steps=1,
     )  # fmt: skip
     mv.train(config, output=tmp_path / "whole", quiet=True)

@@ -5,6 +5,7 @@ the result. See `hf_datasets.py`.
 """
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -34,4 +35,5 @@ if __name__ == "__main__":
         prepare(**json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001 (pyarrow raises any kind of error on a corrupt file)
         cause = error.__cause__ or error  # `datasets` wraps errors of readers
-        sys.exit(" ".join(f"{type(cause).__name__}: {cause}".split()))
+        print(" ".join(f"{type(cause).__name__}: {cause}".split()), file=sys.stderr, flush=True)
+        os._exit(1)  # without the destructors, which may print more

@@ -139,26 +139,27 @@ def _load_folder(folder: Path) -> tuple[dict[str, datasets.Dataset], list[str]]:
 def _list_parquet(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
     """List the parquet files of each split, by the words in their names or the names of their folders."""
     root = folder.resolve()
-    paths = sorted(
-        path for path in root.rglob("*.parquet") if not any(part.startswith(".") for part in path.parts[-2:])
-    )
-    if not paths:
+    names = sorted(path.relative_to(root) for path in root.rglob("*.parquet"))
+    names = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    if not names:
         raise DatasetError(f"{folder} has no .parquet files, and is not the output of save_to_disk")
     configs: dict[str, None] = {}
     files: dict[str | None, list[Path]] = {}
-    for path in paths:
-        parts = path.relative_to(root).parts
+    for name in names:
+        parts = name.parts
         if len(parts) > 1 and parts[0] != "data" and get_canonical_split(parts[0]) is None:
             configs[parts[0]] = None
         words = [word for part in reversed(parts) for word in re.split(r"[^A-Za-z]+", part.removesuffix(".parquet"))]
-        files.setdefault(next(filter(None, map(get_canonical_split, words)), None), []).append(path)
+        files.setdefault(next(filter(None, map(get_canonical_split, words)), None), []).append(root / name)
     if len(configs) > 1:
         raise DatasetError(f"{folder} has several configurations: choose one, as in {HF_PREFIX}{folder / min(configs)}")
     unknown = files.pop(None, [])
     if not files:
         return {"train": unknown}, []
-    skipped = [f"{len(unknown):,} files without a split in their names are skipped, first: {unknown[0]}"]
-    return {str(split): part for split, part in files.items()}, skipped if unknown else []
+    skipped = [
+        f"{len(unknown):,} files without a split in their names are skipped, first: {path}" for path in unknown[:1]
+    ]
+    return {str(split): part for split, part in files.items()}, skipped
 
 
 def _load_name(name: str) -> dict[str, datasets.Dataset]:
