@@ -1,7 +1,9 @@
 """Hugging Face datasets: features become columns, files are read lazily, folders without network, and every error."""
 
 import io
+import json
 import pickle
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -352,3 +354,20 @@ def test_training_on_an_object_equals_training_on_its_folder(tmp_path: Path) -> 
     mv.train(parts, config=fields, output=tmp_path / "object", quiet=True)
     mv.train(str(tmp_path / "pets"), config=fields, output=tmp_path / "folder", quiet=True)
     assert_same_run(tmp_path / "object", tmp_path / "folder")
+
+
+def test_a_cached_name_is_read_without_network(tmp_path: Path) -> None:
+    builder = datasets.load_dataset_builder(
+        "parquet",
+        data_files={"train": str(write_parquet(make_dataset(5), tmp_path / "a.parquet"))},
+        cache_dir=str(tmp_path / "other"),
+    )
+    builder.download_and_prepare()
+    cached = tmp_path / "hf-cache" / "org___pets" / "default" / "0.0.0" / "0123456789abcdef"
+    shutil.copytree(builder.cache_dir, cached)
+    (cached / "parquet-train.arrow").rename(cached / "pets-train.arrow")
+    info = json.loads((cached / "dataset_info.json").read_text())
+    (cached / "dataset_info.json").write_text(json.dumps(info | {"dataset_name": "pets", "builder_name": "parquet"}))
+    data = load("hf:org/pets")
+    assert data.name == "pets"
+    assert sum(map(len, data.splits.values())) == 5

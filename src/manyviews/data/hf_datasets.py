@@ -114,8 +114,9 @@ def load_hf_dataset(source: str, options: TableOptions) -> DatasetDict:
     else:
         parts, skipped = _load_name(name), []
         import datasets
+        from huggingface_hub import constants
 
-        caches = (datasets.config.HF_CACHE_HOME, datasets.config.HF_DATASETS_CACHE, datasets.config.HF_HUB_CACHE)
+        caches = (datasets.config.HF_CACHE_HOME, datasets.config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
         roots, label = [Path(cache).resolve() for cache in caches], "-".join(name.split("/")[1:] or [name])
     table = _read_parts(parts, source, options, None if options.follow_symlinks else roots)
     if len(parts) == 1:
