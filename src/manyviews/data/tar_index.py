@@ -60,7 +60,7 @@ def load_index(path: Path) -> TarIndex:
         DatasetError: the file is not a tar file or is truncated, or a member is not a file in the archive's folder.
 
     Examples:
-        >>> import tempfile
+        >>> import io, tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     with tarfile.open(Path(folder) / "a.tar", "w") as tar:
         ...         member = tarfile.TarInfo("0001.txt")
