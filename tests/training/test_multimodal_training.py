@@ -544,7 +544,7 @@ def test_resume_on_changed_data_raises(gaps: str, tmp_path: Path, monkeypatch: p
             {"views": 2},
             "gaps has text, audio, video: name them, such as --views text:2 audio",
         ),
-        ({"views": "text audio:2@16"}, "audio:2@16: only views of images have a size, audio has no images"),
+        ({"views": "text audio:2@16"}, "audio:2@16: only views of images and videos have a size, audio has neither"),
         ({"supervised": True, "views": "text:2 audio"}, "supervised training takes each modality once, got text:2 aud"),
         ({"loss": "infonce"}, "infonce supports 2 views, got 3: try pwe-infonce"),
         ({"image_size": 16}, "image_size is for image views, got text audio video"),

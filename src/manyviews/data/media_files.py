@@ -14,7 +14,6 @@ from manyviews.data.errors import CorruptFileError, DatasetError
 from manyviews.utils import get_memory_limit
 
 if TYPE_CHECKING:
-    import av
     from av.container import InputContainer
 
 AUDIO_EXTENSIONS = {".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".m4a", ".aac"}
@@ -134,7 +133,7 @@ class PacketTable:
             raise CorruptMediaError(f"{name} has no {'samples' if kind == 'audio' else 'frames'}")
         self.has_times = self.has_times and len(set(self.times)) == len(self.times)
 
-    def _append(self, packet: av.Packet, name: str) -> None:
+    def _append(self, packet: Any, name: str) -> None:
         if packet.is_corrupt:
             raise CorruptMediaError(f"{name} is truncated or corrupt")
         if len(self.times) >= MAX_PACKETS:

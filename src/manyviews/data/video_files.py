@@ -41,10 +41,11 @@ def iterate_frames(file: IO[bytes], name: str, positions: Sequence[float]) -> It
 
 def _find_frames(container: Any, stream: Any, table: PacketTable, times: Sequence[int], seeks: bool) -> Iterator[Any]:
     """Yield the frame that is shown at each time; stop early if FFmpeg cannot seek to its key frame."""
-    frames, frame, following = container.decode(stream), None, None
+    frames, frame = container.decode(stream), None
+    following: Any = None
     for time in times:
         key = table.find_key(time)
-        latest = following or frame
+        latest: Any = following or frame
         if seeks and key is not None and (key > table.sorted_times[0] if latest is None else key > latest.pts):
             frames, frame, following = table.seek(container, stream, key), None, None
             if frames is None:

@@ -8,6 +8,8 @@ from typing import ClassVar, TypeAlias
 
 from torch import Tensor
 
+from manyviews.data import Media
+
 ImageBatch: TypeAlias = Tensor | Sequence[Tensor]
 """uint8 images (B, C, H, W) of one size, or a sequence of (C, H, W) of any sizes."""
 
@@ -70,4 +72,22 @@ class FeatureTransform(ABC):
         """Map values (B, ...) and lengths (B,), None for vectors, to views (B, N, ...) and lengths (B, N)."""
 
 
-Transform: TypeAlias = ImageTransform | FeatureTransform
+class ClipTransform(ABC):
+    """Maps recordings to views in two steps: clips, which workers decode, and what is done in batches on the device."""
+
+    @abstractmethod
+    def read_views(
+        self, column: Media, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
+    ) -> list[Tensor]:
+        """Read the views of one recording; those of audio may have different lengths."""
+
+    @abstractmethod
+    def collate(self, views: Sequence[Tensor], column: Media) -> tuple[Tensor, Tensor | None]:
+        """Make a batch (P, ...) of P views, which may be none, and the lengths (P,) of audio."""
+
+    def finish_views(self, values: Tensor, *, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:  # noqa: ARG002
+        """Change views (B, N, ...) of a batch on the device."""
+        return values
+
+
+Transform: TypeAlias = ImageTransform | FeatureTransform | ClipTransform
