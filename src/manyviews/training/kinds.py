@@ -264,11 +264,11 @@ class VideoTraining(KindTraining):
 
 
 TRAINING_BY_KIND: dict[str, KindTraining] = {
-    "audio": AudioTraining(),
-    "video": VideoTraining(),
     "image": ImageTraining(),
     "sequence": SequenceTraining(),
     "text": TransformerTraining(),
     "vector": VectorTraining(),
+    "audio": AudioTraining(),
+    "video": VideoTraining(),
 }
 """The choices for each kind of modality."""
