@@ -285,11 +285,19 @@ def test_absent_views_are_not_loaded(made_data: mv.DatasetDict) -> None:
 @pytest.mark.parametrize(
     ("case", "changes", "message"),
     [
-        ("crops", {"dropout": 0.3}, "dropout is for sequence or text or vector views, got left:2@16 left:4@8"),
-        ("crops", {"transformer_heads": 4}, "transformer_heads is for sequence or text views, got left:2@16 left:4@8"),
-        ("no images", {"image_size": 16}, "image_size is for image views, got caption:2 vector"),
-        ("no images", {"small_crop_scale": (0.1, 0.3)}, "small_crop_scale is for image views, got caption:2 vector"),
-        ("no images", {"stem": "small"}, "stem is for image views, got caption:2 vector"),
+        ("crops", {"dropout": 0.3}, "dropout is for sequence or text or vector or audio views, got left:2@16 left:4@8"),
+        (
+            "crops",
+            {"transformer_heads": 4},
+            "transformer_heads is for sequence or text or audio views, got left:2@16 left:4@8",
+        ),
+        ("no images", {"image_size": 16}, "image_size is for image or video views, got caption:2 vector"),
+        (
+            "no images",
+            {"small_crop_scale": (0.1, 0.3)},
+            "small_crop_scale is for image or video views, got caption:2 vector",
+        ),
+        ("no images", {"stem": "small"}, "stem is for image or video views, got caption:2 vector"),
         ("no images", {"separate_encoders": True}, "separate_encoders is for image views, got caption:2 vector"),
         ("no images", {"views": "vector:2", "transformer_layers": 1}, "transformer_layers is for sequence or text"),
         ("mixed", {"encoder": ("caption=mlp",)}, "no encoder 'mlp' for text. There are transformer"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -154,7 +154,7 @@ class ModalityReader:
         return values, lengths or None
 
     @property
-    def _clip_transforms(self) -> list[ClipTransform]:
+    def _clip_transforms(self) -> list[ClipTransform[Any]]:
         return [transform for transform in self.transforms if isinstance(transform, ClipTransform)]
 
     def _crop_files(self, i: int, epoch: int) -> list[Tensor]:

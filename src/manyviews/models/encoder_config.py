@@ -140,11 +140,12 @@ def build_encoder(spec: EncoderSpec) -> nn.Module:
     if spec.name == CUSTOM:
         raise ValueError("the encoder is a module of yours: pass it, as in mv.load_encoder(PATH, encoder=MODULE)")
     encoder = _build_inner_encoder(spec)
-    return WRAPPERS[spec.kind](encoder) if spec.kind in WRAPPERS else encoder
+    wrap = WRAPPERS.get(spec.kind)
+    return encoder if wrap is None else wrap(encoder)
 
 
 def _build_inner_encoder(spec: EncoderSpec) -> nn.Module:
-    if spec.name in ENCODERS_BY_KIND[spec.kind]:
+    if not is_external(spec.kind, spec.name):
         return ENCODERS_BY_KIND[spec.kind][spec.name](**spec.options)
     # Encoders of other packages compute buffers when they are built, so the meta device must not apply.
     with torch.device("cpu"):

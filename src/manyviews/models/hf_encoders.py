@@ -19,6 +19,10 @@ TOWERS: tuple[Tower, ...] = ("text", "vision", "audio")
 PROJECTIONS: Mapping[Tower, str] = {
     "text": "text_projection", "vision": "visual_projection", "audio": "audio_projection",
 }  # fmt: skip
+INPUTS: Mapping[Tower, str] = {"text": "input_ids", "vision": "pixel_values", "audio": "input_values"}
+DESCRIPTIONS: Mapping[Tower, str] = {
+    "text": "texts", "vision": "images", "audio": "waveforms, such as wav2vec2, hubert or wavlm",
+}  # fmt: skip
 IGNORED_KEYS = {
     "architectures", "attn_implementation", "auto_map", "custom_pipelines", "dtype", "id2label", "label2id",
     "name_or_path", "quantization_config", "torch_dtype", "transformers_version",
@@ -115,8 +119,7 @@ class HFAudioEncoder(nn.Module):
         super().__init__()
         self.model, is_tower = build_backbone(config, "audio")
         if is_tower or not hasattr(self.model, "_get_feat_extract_output_lengths"):
-            kind = config.get("model_type")
-            raise ValueError(f"expected a model of waveforms, such as wav2vec2, hubert or wavlm, got {kind}")
+            raise ValueError(f"expected a model of {DESCRIPTIONS['audio']}, got {config.get('model_type')}")
         self.normalizes, self.uses_mask, self.dim = normalize, uses_mask, get_output_dim(self.model, False)
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
@@ -166,9 +169,11 @@ def build_backbone(config: Mapping[str, Any], tower: Tower) -> tuple[Any, bool]:
     """
     from transformers import AutoModel
 
-    parsed = parse_config(config)
-    model = AutoModel.from_config(parsed)
-    return select_tower(model, tower)
+    model, is_tower = select_tower(AutoModel.from_config(parse_config(config)), tower)
+    if not is_tower and model.main_input_name != INPUTS[tower]:
+        expected = f"a model of {INPUTS[tower]}, for {DESCRIPTIONS[tower]}"
+        raise ValueError(f"a {model.config.model_type} model takes {model.main_input_name}, expected {expected}")
+    return model, is_tower
 
 
 def select_tower(model: Any, tower: Tower) -> tuple[Any, bool]:

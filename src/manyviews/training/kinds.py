@@ -18,7 +18,7 @@ from manyviews.loading import ViewSpec
 from manyviews.models import ENCODERS, Standardize, Stem
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
-from manyviews.training.pretrained import find_pretrained
+from manyviews.training.initial_weights import find_pretrained
 from manyviews.transforms import (
     AudioClip,
     ClipTransform,
@@ -222,7 +222,7 @@ class AudioTraining(TransformerTraining):
                 )
         return super().resolve(config, views)
 
-    def find_transform(self, modality: str, column: Column, objects: CustomObjects) -> ClipTransform | None:  # noqa: ARG002
+    def find_transform(self, modality: str, column: Column, objects: CustomObjects) -> ClipTransform[Any] | None:  # noqa: ARG002
         transform = objects.transforms.get(modality)
         if transform is None or isinstance(transform, ClipTransform):
             return transform
@@ -232,10 +232,10 @@ class AudioTraining(TransformerTraining):
         rate = SAMPLING_RATE if config.sampling_rate is None else config.sampling_rate
         return {"sampling_rate": rate, "max_seconds": config.max_seconds}
 
-    def build_transform(self, config: Config, *_: Any, **__: Any) -> ClipTransform:
+    def build_transform(self, config: Config, *_: Any, **__: Any) -> ClipTransform[Any]:
         return AudioClip(is_random=True, min_crop=config.time_crop, noise=config.feature_noise)
 
-    def build_plain_transform(self) -> ClipTransform:
+    def build_plain_transform(self) -> ClipTransform[Any]:
         return AudioClip(is_random=True)
 
 
@@ -254,12 +254,12 @@ class VideoTraining(KindTraining):
     def make_preprocessing(self, config: Config) -> dict[str, Any]:
         return {"num_frames": config.num_frames}
 
-    def find_transform(self, modality: str, column: Column, objects: CustomObjects) -> ClipTransform | None:
+    def find_transform(self, modality: str, column: Column, objects: CustomObjects) -> ClipTransform[Any] | None:
         """Return a transform with the user's transform of the frames."""
         transform = self.frames.find_transform(modality, column, objects)
         return None if transform is None else VideoClip(transform, is_random=True)
 
-    def build_transform(self, config: Config, *_: Any, size: int, largest: int) -> ClipTransform:
+    def build_transform(self, config: Config, *_: Any, size: int, largest: int) -> ClipTransform[Any]:
         return VideoClip(self.frames.build_transform(config, size=size, largest=largest), is_random=True)
 
 

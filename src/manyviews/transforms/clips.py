@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ POSITION_STREAM, CUT_STREAM, NOISE_STREAM = range(1 << 21, (1 << 21) + 3)
 
 
 @dataclass(frozen=True)
-class AudioClip(ClipTransform):
+class AudioClip(ClipTransform[Audio]):
     """A clip of audio (T,) at most `max_seconds` of the column long: a random one, or the one in the middle.
 
     With several views of an instance, which would be equal if the recording is short, views are cut further and get
@@ -40,16 +41,15 @@ class AudioClip(ClipTransform):
             raise ValueError(f"min_crop must be in (0, 1] and noise >= 0, got {self.min_crop} and {self.noise}")
 
     def read_views(
-        self, column: Media, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
+        self, column: Audio, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
     ) -> list[Tensor]:
-        assert isinstance(column, Audio)
         if not self.is_random:
             return column.read_clips(i, [0.5]) * views
         keys = [(seed, epoch, i, view) for view in range(first_view, first_view + views)]
         clips = column.read_clips(i, [float(draw_uniform(*key, POSITION_STREAM)) for key in keys])
         return [self._augment(clip, key) for clip, key in zip(clips, keys, strict=True)]
 
-    def collate(self, views: Sequence[Tensor], column: Media) -> tuple[Tensor, Tensor]:  # noqa: ARG002 (for videos)
+    def collate(self, views: Sequence[Tensor], column: Audio) -> tuple[Tensor, Tensor]:  # noqa: ARG002 (for videos)
         lengths = torch.tensor([len(view) for view in views], dtype=torch.long)
         return pad_sequence(list(views), batch_first=True) if views else torch.empty(0, 1), lengths
 
@@ -66,7 +66,7 @@ class AudioClip(ClipTransform):
 
 
 @dataclass(frozen=True)
-class VideoClip(ClipTransform):
+class VideoClip(ClipTransform[Video]):
     """Frames of a video (K, 3, size, size) with an image transform, whose random numbers the frames of a view share.
 
     The video is cut into as many equal parts as the column's `num_frames` K, and a view has a random frame of each
@@ -86,9 +86,8 @@ class VideoClip(ClipTransform):
         return self.transform.size
 
     def read_views(
-        self, column: Media, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
+        self, column: Video, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
     ) -> list[Tensor]:
-        assert isinstance(column, Video)
         count, index = column.num_frames, torch.tensor([i])
         frame, view = torch.arange(count), torch.arange(first_view, first_view + views)[:, None]
         offsets = draw_uniform(seed, epoch, i, view, POSITION_STREAM, frame) if self.is_random else torch.tensor(0.5)
@@ -100,8 +99,7 @@ class VideoClip(ClipTransform):
             )[0, 0]
         return list(torch.stack([crop for crop in crops if crop is not None]).unflatten(0, (views, count)))
 
-    def collate(self, views: Sequence[Tensor], column: Media) -> tuple[Tensor, None]:
-        assert isinstance(column, Video)
+    def collate(self, views: Sequence[Tensor], column: Video) -> tuple[Tensor, None]:
         empty = torch.empty(0, column.num_frames, 3, self.size, self.size, dtype=torch.uint8)
         return torch.stack(list(views)) if views else empty, None
 
@@ -118,13 +116,13 @@ class VideoClip(ClipTransform):
         return colored.unflatten(0, frames.shape[:2]).transpose(1, 2)
 
 
-EVAL_TRANSFORMS: Mapping[str, Callable[[int], ImageTransform | ClipTransform]] = {
+EVAL_TRANSFORMS: Mapping[str, Callable[[int], ImageTransform | ClipTransform[Any]]] = {
     "image": CenterCrop, "audio": lambda _: AudioClip(), "video": lambda size: VideoClip(CenterCrop(size)),
 }  # fmt: skip
 """Transforms of evaluation by kind, for views of a size: without randomness."""
 
 
-def make_eval_transform(kind: str, size: int) -> ImageTransform | ClipTransform | None:
+def make_eval_transform(kind: str, size: int) -> ImageTransform | ClipTransform[Any] | None:
     """Make the transform of evaluation for a kind of modality; None for features and texts.
 
     Examples:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from torch import Tensor
 
 from manyviews.data import Media
 
+MediaT = TypeVar("MediaT", bound=Media)
 ImageBatch: TypeAlias = Tensor | Sequence[Tensor]
 """uint8 images (B, C, H, W) of one size, or a sequence of (C, H, W) of any sizes."""
 
@@ -72,17 +73,17 @@ class FeatureTransform(ABC):
         """Map values (B, ...) and lengths (B,), None for vectors, to views (B, N, ...) and lengths (B, N)."""
 
 
-class ClipTransform(ABC):
+class ClipTransform(ABC, Generic[MediaT]):
     """Maps recordings to views in two steps: clips, which workers decode, and what is done in batches on the device."""
 
     @abstractmethod
     def read_views(
-        self, column: Media, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
+        self, column: MediaT, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
     ) -> list[Tensor]:
         """Read the views of one recording; those of audio may have different lengths."""
 
     @abstractmethod
-    def collate(self, views: Sequence[Tensor], column: Media) -> tuple[Tensor, Tensor | None]:
+    def collate(self, views: Sequence[Tensor], column: MediaT) -> tuple[Tensor, Tensor | None]:
         """Make a batch (P, ...) of P views, which may be none, and the lengths (P,) of audio."""
 
     def finish_views(self, values: Tensor, *, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:  # noqa: ARG002
@@ -90,4 +91,4 @@ class ClipTransform(ABC):
         return values
 
 
-Transform: TypeAlias = ImageTransform | FeatureTransform | ClipTransform
+Transform: TypeAlias = ImageTransform | FeatureTransform | ClipTransform[Any]
