@@ -87,7 +87,8 @@ def _find_stream(container: InputContainer, name: str, kind: Kind) -> Any:
     stream: Any = streams[0]
     codec = stream.codec_context
     if codec is None or codec.name not in CODECS.split(","):
-        raise CorruptMediaError(f"{name} has the unsupported codec {getattr(codec, 'name', 'none')}: convert it")
+        reason = "its codec is unknown" if codec is None else f"its codec {codec.name} is not supported: convert it"
+        raise CorruptMediaError(f"{name} cannot be decoded as {kind}: {reason}")
     codec.thread_count = 1  # workers are processes
     if kind == "video":
         codec.options = {"max_pixels": str(_get_max_pixels())}

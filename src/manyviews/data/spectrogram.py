@@ -10,7 +10,8 @@ from torch.nn.functional import pad
 
 NUM_MELS = 80
 WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.01
-MIN_POWER = 1e-10
+MIN_POWER = 1e-6
+"""Smaller powers, which are below the rounding errors of 16 bits, count as silence."""
 
 
 def compute_log_mel(waves: Tensor, sampling_rate: int) -> Tensor:
