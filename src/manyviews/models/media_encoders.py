@@ -16,7 +16,7 @@ class SpectrogramEncoder(TransformerEncoder):
     """A transformer from waveforms (B, T) with lengths (B,) to (B, dim).
 
     Its steps are four successive frames of the log-mel spectrogram, which has zero mean and unit variance, so the
-    loudness of a recording does not matter.
+    loudness of a recording hardly matters.
 
     Examples:
         >>> encoder = SpectrogramEncoder(sampling_rate=16_000)
