@@ -77,7 +77,7 @@ class KindTraining:
         """
         return None
 
-    def build_plain_transform(self) -> Transform | None:
+    def build_plain_transform(self, config: Config) -> Transform | None:  # noqa: ARG002 (for recordings)
         """Build the transform of a modality that is not augmented."""
         return None
 
@@ -235,8 +235,8 @@ class AudioTraining(TransformerTraining):
     def build_transform(self, config: Config, *_: Any, **__: Any) -> ClipTransform[Any]:
         return AudioClip(is_random=True, min_crop=config.time_crop, noise=config.feature_noise)
 
-    def build_plain_transform(self) -> ClipTransform[Any]:
-        return AudioClip(is_random=True)
+    def build_plain_transform(self, config: Config) -> ClipTransform[Any]:
+        return AudioClip(is_random=config.augment_features != "none")
 
 
 class VideoTraining(KindTraining):

@@ -34,6 +34,8 @@ class ImageTransform(ABC):
     """Height and width of a view."""
     uses_workers: ClassVar[bool] = False
     """Whether crops are slow enough to be made in worker processes, also of images in memory."""
+    is_random: ClassVar[bool] = True
+    """Whether views depend on the epoch or on the position of the view."""
 
     @abstractmethod
     def crop(
@@ -58,6 +60,9 @@ class FeatureTransform(ABC):
         torch.Size([5, 2, 40])
     """
 
+    is_random: ClassVar[bool] = True
+    """Whether views depend on the epoch or on the position of the view."""
+
     @abstractmethod
     def make_views(
         self,
@@ -75,6 +80,9 @@ class FeatureTransform(ABC):
 
 class ClipTransform(ABC, Generic[MediaT]):
     """Maps recordings to views in two steps: clips, which workers decode, and what is done in batches on the device."""
+
+    is_random: bool = True
+    """Whether views depend on the epoch or on the position of the view."""
 
     @abstractmethod
     def read_views(
