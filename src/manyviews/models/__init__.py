@@ -18,6 +18,8 @@ from manyviews.models.feature_encoders import VectorEncoder as VectorEncoder
 from manyviews.models.heads import LateFusionHead as LateFusionHead
 from manyviews.models.heads import ProjectionHead as ProjectionHead
 from manyviews.models.inference import Encoder as Encoder
+from manyviews.models.media_encoders import FrameEncoder as FrameEncoder
+from manyviews.models.media_encoders import SpectrogramEncoder as SpectrogramEncoder
 from manyviews.models.multi_view import AdaptedEncoder as AdaptedEncoder
 from manyviews.models.multi_view import ModelOutput as ModelOutput
 from manyviews.models.multi_view import MultiViewEncoder as MultiViewEncoder
