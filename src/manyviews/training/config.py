@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -106,8 +106,14 @@ class Config:
     """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
     encoder: tuple[str, ...] = ("resnet-small",)
-    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of
-    one modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
+    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME, torchvision:NAME, or hf:NAME_OR_FOLDER, a pretrained
+    model of transformers. Encoders of other kinds, or of one modality, as KIND=NAME or MODALITY=NAME: transformer for
+    sequences and texts, mlp for vectors, hf:NAME_OR_FOLDER for texts and audio."""
+    pretrained: bool = False
+    """Start encoders timm:NAME and torchvision:NAME from their pretrained weights; hf:NAME always does."""
+    weights: tuple[str, ...] = ()
+    """Initial weights of the image encoder, a .safetensors file with the names of the encoder's own library; of other
+    encoders, as KIND=FILE or MODALITY=FILE."""
     separate_encoders: bool = False
     """Give each image modality an encoder of its own, instead of one that they share."""
     stem: Stem | None = None
@@ -228,13 +234,16 @@ class Config:
 
     def get_encoder_name(self, modality: str, kind: str) -> str | None:
         """Return the encoder that is chosen for a modality of a kind, or None."""
-        chosen, unnamed = self.list_chosen_encoders(), [text for text in self.encoder if "=" not in text]
-        default = {DEFAULT_ENCODER_KIND: unnamed[-1]} if unnamed else {}
-        return chosen.get(modality) or (default | chosen).get(kind)
+        return _choose(self.encoder, modality, kind)
+
+    def get_weights_file(self, modality: str, kind: str) -> Path | None:
+        """Return the file of initial weights that is chosen for the encoder of a modality of a kind, or None."""
+        chosen = _choose(self.weights, modality, kind)
+        return None if chosen is None else Path(chosen).expanduser()
 
     def list_chosen_encoders(self) -> dict[str, str]:
         """List the encoders that are chosen as MODALITY=NAME or KIND=NAME."""
-        return dict(text.split("=", 1) for text in self.encoder if "=" in text)
+        return _list_named(self.encoder)
 
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""
@@ -384,6 +393,17 @@ class Config:
     def list_changed_fields(self, other: Config) -> list[str]:
         """List the fields that differ and affect the result."""
         return [name for name in self.get_result_fields() if getattr(self, name) != getattr(other, name)]
+
+
+def _choose(texts: Sequence[str], modality: str, kind: str) -> str | None:
+    """Return what is chosen for a modality of a kind, as NAME (for the default kind), KIND=NAME or MODALITY=NAME."""
+    chosen, unnamed = _list_named(texts), [text for text in texts if "=" not in text]
+    default = {DEFAULT_ENCODER_KIND: unnamed[-1]} if unnamed else {}
+    return chosen.get(modality) or (default | chosen).get(kind)
+
+
+def _list_named(texts: Sequence[str]) -> dict[str, str]:
+    return dict(text.split("=", 1) for text in texts if "=" in text)
 
 
 def _list_temperatures(loss: MultiViewLoss) -> list[float | Tensor]:

@@ -34,6 +34,7 @@ from manyviews.models import (
 from manyviews.training.build import build_encoder_config, build_transforms, fit_encoders, make_spec
 from manyviews.training.config import CUSTOM_DATA, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.pretrained import load_initial_weights
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
 
 MIN_MONITORED = 20
@@ -107,6 +108,7 @@ class TrainingTask:
                 per_view_batch_norm=config.per_view_batch_norm,
                 modules={key: self._build_custom_encoder(key) for key in self._list_custom_encoders()},
             )
+            load_initial_weights(config, encoder, self.split, self.make_loader(0))
             fit_encoders(encoder, self.split, self.unmonitored)
             head = self._build_supervised_head(encoder) if config.supervised else self._build_head(encoder)
             return MultiViewModel(encoder, head)
