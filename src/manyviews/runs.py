@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from manyviews.loading import encode_instances, make_eval_loader
 from manyviews.metrics import EvaluationResult, list_tables
 from manyviews.models import (
     HUB_PREFIX,
+    WEIGHTS_FILE,
     Encoder,
     LateFusionHead,
     MultiViewEncoder,
@@ -188,11 +190,9 @@ def load_encoder(path: str | Path, encoder: nn.Module | Mapping[str, nn.Module] 
     if name.startswith(HUB_PREFIX):
         return Encoder(load_encoder_folder(download_encoder(name.removeprefix(HUB_PREFIX)), modules, name))
     path = Path(path).expanduser()
-    if _is_encoder_file(path):
-        return Encoder(load_encoder_file(path, modules))
-    if is_encoder_folder(path) and not (path / CONFIG_FILE).exists():
-        return Encoder(load_encoder_folder(path, modules))
-    return Run.open(path).load_encoder(encoder)
+    if _is_run(path):
+        return Run.open(path).load_encoder(encoder)
+    return Encoder(_load_file_or_folder(path, modules)[0])
 
 
 def load_evaluation(run: Run | str | Path) -> EvaluationResult | None:
@@ -216,22 +216,21 @@ def load_evaluation(run: Run | str | Path) -> EvaluationResult | None:
 
 
 def init_from_run(model: MultiViewModel, path: Path) -> str:
-    """Load the weights of a finished run, or of an encoder file, into a model; return a description of their origin.
+    """Load the weights of a run, or of the file or folder of an encoder, into a model; return what they are from.
 
     Raises:
         ConfigError: there are no weights, or they do not fit the architecture.
     """
-    is_file, file, origin = _is_encoder_file(path), path, str(path)
-    if not is_file:
-        run = Run.open(path)
-        file, origin = run.encoder_path, f"{path}, run {run.run_id}"
+    run = Run.open(path) if _is_run(path) else None
+    source, origin = (path, str(path)) if run is None else (run.encoder_path, f"{path}, run {run.run_id}")
     try:
-        names = load_encoder_file(file).modalities
+        encoder, file = _load_file_or_folder(source)
+        names = encoder.modalities
         if names != model.encoder.modalities:
             expected = ", ".join(model.encoder.modalities)
             raise ConfigError(f"it encodes the modalities {', '.join(names)}, expected {expected}")
         load_weights(model.encoder, file, "this config's encoder")
-        if not is_file:
+        if run is not None:
             load_weights(model.head, path / HEAD_FILE, f"this config's head (to load only the encoder, use {file})")
     except ValueError as error:
         raise ConfigError(f"cannot initialize from {path}: {error}") from error
@@ -242,8 +241,19 @@ def _list_modules(encoder: nn.Module | Mapping[str, nn.Module] | None) -> Mappin
     return {} if encoder is None else {"": encoder} if isinstance(encoder, nn.Module) else encoder
 
 
-def _is_encoder_file(path: Path) -> bool:
-    return path.suffix == ".safetensors" and not path.is_dir()
+def _is_run(path: Path) -> bool:
+    """Return whether a path is that of a run, also if it does not exist: not a file or a folder of an encoder."""
+    is_file = path.suffix == ".safetensors" and not path.is_dir()
+    return (path / CONFIG_FILE).exists() or not (is_file or is_encoder_folder(path))
+
+
+def _load_file_or_folder(
+    path: Path, modules: Mapping[str, nn.Module] = MappingProxyType({})
+) -> tuple[MultiViewEncoder, Path]:
+    """Load the encoder of a file, or of a folder of `save_pretrained`; also return the file with its weights."""
+    if path.is_dir():
+        return load_encoder_folder(path, modules), path / WEIGHTS_FILE
+    return load_encoder_file(path, modules), path
 
 
 def _strip_folders(value: Any) -> Any:

@@ -7,6 +7,7 @@ from manyviews.models.encoder_config import build_encoder as build_encoder
 from manyviews.models.encoder_config import check_encoder_name as check_encoder_name
 from manyviews.models.encoder_config import is_external as is_external
 from manyviews.models.encoder_config import select_options as select_options
+from manyviews.models.encoder_folder import WEIGHTS_FILE as WEIGHTS_FILE
 from manyviews.models.encoder_folder import is_encoder_folder as is_encoder_folder
 from manyviews.models.encoder_folder import load_encoder_folder as load_encoder_folder
 from manyviews.models.encoders import ENCODERS as ENCODERS

@@ -135,7 +135,8 @@ class Config:
     dropout: float = 0.1
     """Dropout probability of the encoders of features and texts."""
     init: Path | None = None
-    """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only). Default: random."""
+    """Initial weights: a finished run (encoder and head), or a .safetensors file or folder that `manyviews export`
+    has written (encoder only). Default: random."""
 
     loss: str = "mv-dhel"
     """Name of the loss, or a weighted sum such as mv-dhel+0.5*prod-dhel; `manyviews losses` lists all."""
