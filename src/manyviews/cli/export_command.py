@@ -44,7 +44,9 @@ def export_command(
     name, *suffixes = OUTPUTS[target]
     path = source.with_name(name) if output is None else output
     is_folder = target == "hub" or (target == "timm" and path.suffix not in suffixes)
-    if not is_folder and path != source:
+    if is_folder and path.resolve() == source.parent.resolve():
+        raise ValueError(f"{path} is the directory of the run: choose another folder")
+    if not is_folder and (output is not None or path != source):
         utils.check_writable(path, suffixes, inputs=[source])
     encoder = mv.load_encoder(run)
     if target == "hub":
