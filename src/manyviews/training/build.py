@@ -19,8 +19,8 @@ from manyviews.models import (
 )
 from manyviews.training.config import DEFAULT_ENCODER_KIND, Config, ConfigError, OptimizerName
 from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.initial_weights import check_pretrained, find_pretrained, is_pretrained
 from manyviews.training.kinds import TRAINING_BY_KIND, KindViews
-from manyviews.training.pretrained import check_pretrained, find_pretrained, is_pretrained
 from manyviews.transforms import Transform
 
 SMALL_DATA_LEARNING_RATE, SMALL_DATA_TEMPERATURE = 3e-3, 0.2

@@ -18,7 +18,7 @@ from manyviews.loading import ViewSpec
 from manyviews.models import ENCODERS, Standardize, Stem
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
-from manyviews.training.pretrained import find_pretrained
+from manyviews.training.initial_weights import find_pretrained
 from manyviews.transforms import (
     FeatureTransform,
     ImageTransform,

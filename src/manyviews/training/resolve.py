@@ -15,7 +15,7 @@ from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
 from manyviews.training.build import resolve_views
 from manyviews.training.config import CUSTOM_DATA, DEFAULT_BATCH_SIZE, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
-from manyviews.training.pretrained import is_pretrained
+from manyviews.training.initial_weights import is_pretrained
 from manyviews.training.task import TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
 

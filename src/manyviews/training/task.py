@@ -34,7 +34,7 @@ from manyviews.models import (
 from manyviews.training.build import build_encoder_config, build_transforms, fit_encoders, make_spec
 from manyviews.training.config import CUSTOM_DATA, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
-from manyviews.training.pretrained import load_initial_weights
+from manyviews.training.initial_weights import load_initial_weights
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
 
 MIN_MONITORED = 20
