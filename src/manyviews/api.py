@@ -191,7 +191,7 @@ def train(
             _lock(run, fabric, stack)
         trainer.fit()
         for name, module in _list_by_name("encoder", encoder, nn.Module).items():
-            _copy_weights(task, model, name, module)
+            _copy_weights(task, trainer.final_model, name, module)
     return dataclasses.replace(run, extensions=trainer.run.extensions)
 
 

@@ -24,6 +24,7 @@ from manyviews.models.hub import HUB_PREFIX as HUB_PREFIX
 from manyviews.models.hub import download_encoder as download_encoder
 from manyviews.models.inference import Encoder as Encoder
 from manyviews.models.model_card import TrainingRecord as TrainingRecord
+from manyviews.models.multi_view import AdaptedEncoder as AdaptedEncoder
 from manyviews.models.multi_view import ModelOutput as ModelOutput
 from manyviews.models.multi_view import MultiViewEncoder as MultiViewEncoder
 from manyviews.models.multi_view import MultiViewHead as MultiViewHead

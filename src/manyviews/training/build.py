@@ -24,6 +24,8 @@ from manyviews.training.kinds import TRAINING_BY_KIND, KindViews
 from manyviews.transforms import Transform
 
 SMALL_DATA_LEARNING_RATE, SMALL_DATA_TEMPERATURE = 3e-3, 0.2
+PRETRAINED_LR_SCALE = 0.05
+"""With AdamW's default, pretrained weights have the usual learning rate of fine-tuning, 5e-5 for a batch of 256."""
 OPTIMIZER_DEFAULTS = {"sgd": (1.0, 1e-6), "lars": (0.3, 1e-6), "adamw": (1e-3, 1e-2)}
 """Learning rate and weight decay of each optimizer."""
 
@@ -61,7 +63,11 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
     for kind, part in columns.items():
         config = TRAINING_BY_KIND[kind].resolve(config, KindViews(part, spec, objects, is_small))
     config = dataclasses.replace(config, hidden_dim=config.hidden_dim or (64 if is_small else 128))
-    return resolve_optimization(config, choose_optimizer(modalities), is_small=is_small)
+    has_pretrained = any(is_pretrained(config, name, train[name].kind) for name in spec.modalities)
+    if config.encoder_lr_scale is None:
+        config = dataclasses.replace(config, encoder_lr_scale=PRETRAINED_LR_SCALE if has_pretrained else 1.0)
+    default_optimizer = "adamw" if has_pretrained else choose_optimizer(modalities)
+    return resolve_optimization(config, default_optimizer, is_small=is_small)
 
 
 def _check_fields(config: Config, kinds: Collection[str]) -> None:

@@ -137,6 +137,11 @@ class Config:
     init: Path | None = None
     """Initial weights: a finished run (encoder and head), or a .safetensors file or folder that `manyviews export`
     has written (encoder only). Default: random."""
+    freeze: tuple[str, ...] = ()
+    """Modalities or kinds whose encoders keep their initial weights, or all. Default: none."""
+    freeze_until: tuple[str, ...] = ()
+    """Keep the initial weights of an encoder before this submodule, such as layer3 of an image encoder; of other
+    encoders MODALITY=NAME or KIND=NAME, such as text=encoder.layer.8. Default: none."""
 
     loss: str = "mv-dhel"
     """Name of the loss, or a weighted sum such as mv-dhel+0.5*prod-dhel; `manyviews losses` lists all."""
@@ -163,10 +168,14 @@ class Config:
     """Save memory: embed at most this many instances at once on each rank. The gradient stays that of the full batch;
     batch norm normalizes each chunk separately."""
     optimizer: OptimizerName = "auto"
-    """Optimizer; auto is sgd if all views are images, else adamw."""
+    """Optimizer; auto is sgd if all views are images and no encoder is pretrained, else adamw."""
     learning_rate: float | None = None
     """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256. Default: 1 for sgd, 0.3 for
     lars, 0.001 for adamw, 0.003 for adamw and small data of sequences alone."""
+    encoder_lr_scale: float | None = None
+    """Multiplier for the learning rate of encoders, relative to that of all other weights. It is for encoders that
+    start from trained weights: pretrained ones, those of --init, your own modules. Default: 0.05 if encoders are
+    pretrained, else 1."""
     warmup_fraction: float = 0.1
     """Fraction of the steps with linear warm-up; afterwards the learning rate decays to zero as a cosine."""
     momentum: float = 0.9
@@ -175,6 +184,11 @@ class Config:
     """Weight decay; biases and normalization layers have none. Default: 0.01 for adamw, else 1e-6."""
     lars_trust_coefficient: float = 1e-3
     """Trust coefficient of LARS."""
+    clip_grad: float | None = None
+    """Scale gradients down to this norm, that of the gradients of all weights together. Default: not scaled."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, such as 0.999: it is the model that is monitored,
+    evaluated and saved. Default: no average."""
     seed: int = 0
     """Seed of the initial weights, the batches and the views."""
 
@@ -438,9 +452,9 @@ BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         "num_nodes", "cpu_threads", "knn_k", "log_every", "keep_checkpoints",
     )),
     "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
-    "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate")),
+    "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate", "encoder_lr_scale", "clip_grad")),
     "in [0, 1)": (lambda value: 0 <= value < 1, (
-        "missing_rate", "dropout", "momentum", "feature_mask", "time_mask",
+        "missing_rate", "dropout", "momentum", "feature_mask", "time_mask", "ema",
     )),
     "in (0, 1]": (lambda value: 0 < value <= 1, ("time_crop",)),
     "in [0, 1]": (lambda value: 0 <= value <= 1, ("warmup_fraction",)),

@@ -22,7 +22,7 @@ from manyviews.utils import choose_threads, limit_threads
 AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | dict.fromkeys(
     (
         "image_size", "jitter_strength", "blur_prob", "stem", "learning_rate", "weight_decay", "monitor_size",
-        "batch_size", "hidden_dim", "transformer_layers", "temperature",
+        "batch_size", "hidden_dim", "transformer_layers", "temperature", "encoder_lr_scale",
     )
 )  # fmt: skip
 """Fields that default to a value from the data, and the value that means "not set"."""
