@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,18 @@ from safetensors import safe_open
 from torch import nn
 
 import manyviews as mv
-from manyviews.models import CUSTOM, Encoder, EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder
+from manyviews.models import (
+    CUSTOM,
+    Encoder,
+    EncoderConfig,
+    EncoderError,
+    EncoderSpec,
+    MultiViewEncoder,
+    describe_pretrained,
+)
 from manyviews.runs import Run
 from tests.helpers.command_line import manyviews
-from tests.helpers.pretrained import make_tokenizer
+from tests.helpers.pretrained import make_tokenizer, save_models
 from tests.helpers.tiny_run import folder_of_images, tiny_config
 from tests.models.test_serialization import IMAGES, MIXED, TRANSFORMER
 
@@ -135,6 +144,23 @@ def test_tokenizer_has_its_own_file(tmp_path: Path, name: str, file: str) -> Non
     loaded = mv.load_encoder(tmp_path / "x")
     assert loaded.config == encoder.config
     assert torch.equal(loaded(["the red cat", "a bee"]), encoder(["the red cat", "a bee"]))
+
+
+def test_pretrained_encoders_need_neither_their_folder_nor_a_network(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    specs = {
+        "caption": describe_pretrained("text", f"hf:{tmp_path / 'bert'}"),
+        "photo": describe_pretrained("image", f"hf:{tmp_path / 'vit'}"),
+    }
+    encoder = make_encoder(EncoderConfig(specs, {name: name for name in specs}))
+    encoder.save_pretrained(tmp_path / "shared")
+    for name in ("bert", "vit"):
+        shutil.rmtree(tmp_path / name)
+    loaded = mv.load_encoder(tmp_path / "shared")
+    assert loaded.config == encoder.config
+    values = {"photo": PHOTOS[:2], "caption": ["the red cat", ""]}
+    assert torch.equal(loaded(values), encoder(values))
+    assert str(tmp_path) not in (tmp_path / "shared" / "config.json").read_text()
 
 
 def test_module_of_a_user_is_saved_and_must_be_passed_to_load_it(tmp_path: Path) -> None:

@@ -31,6 +31,13 @@ def to_torchvision_state_dict(encoder: nn.Module, spec: EncoderSpec) -> tuple[di
 
     Raises:
         EncoderError: torchvision has no matching model.
+
+    Examples:
+        >>> encoder, spec = get_encoder("resnet18"), EncoderSpec("image", "resnet18", size=64)
+        >>> print(to_torchvision_state_dict(encoder, spec)[1])
+        model = torchvision.models.resnet18()
+        model.fc = torch.nn.Identity()
+        model.load_state_dict(weights)
     """
     package, _, model = spec.name.partition(":")
     inner = get_inner_model(encoder)
@@ -74,6 +81,11 @@ def to_timm_model(encoder: nn.Module, spec: EncoderSpec) -> tuple[nn.Module, str
 
     Raises:
         EncoderError: timm has no matching model.
+
+    Examples:
+        >>> module, name = to_timm_model(get_encoder("resnet18"), EncoderSpec("image", "resnet18", size=64))
+        >>> name, list(module.state_dict())[0]
+        ('resnet18', 'conv1.weight')
     """
     package, _, model = spec.name.partition(":")
     if package == "timm":

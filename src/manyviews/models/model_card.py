@@ -37,7 +37,12 @@ CITATION = """```bibtex
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a model card states about the training of an encoder."""
+    """What a model card states about the training of an encoder.
+
+    Examples:
+        >>> TrainingRecord([("data", "photos"), ("loss", "mv-dhel")], "epochs: 10").tables
+        ()
+    """
 
     rows: Sequence[Sequence[str]]
     """Names and values, such as the data, the views and the loss."""
