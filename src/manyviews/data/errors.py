@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from manyviews.utils import BudgetError
@@ -12,8 +13,24 @@ class DatasetError(ValueError):
     """Data is missing or invalid; the message has the file and what to do."""
 
 
+class CorruptFileError(DatasetError):
+    """A file is truncated or corrupt, or not of the kind that it should be; other files of the data may be fine."""
+
+
 class DatasetWarning(UserWarning):
     """Data was skipped or changed when it was loaded; see `DatasetDict.warnings`."""
+
+
+MAX_WARNINGS = 10
+"""Maximum number of a dataset's warnings that are raised as `DatasetWarning`."""
+
+
+def warn_each(messages: Sequence[str], name: str) -> None:
+    """Raise the first of a dataset's warnings as `DatasetWarning`, for the caller of the caller."""
+    for message in messages[:MAX_WARNINGS]:
+        warnings.warn(message, DatasetWarning, stacklevel=3)
+    if (more := len(messages) - MAX_WARNINGS) > 0:
+        warnings.warn(f"{name}: {more} more warnings, shown by `manyviews inspect`", DatasetWarning, stacklevel=3)
 
 
 @contextmanager

@@ -23,6 +23,8 @@ from manyviews.models.heads import ProjectionHead as ProjectionHead
 from manyviews.models.hub import HUB_PREFIX as HUB_PREFIX
 from manyviews.models.hub import download_encoder as download_encoder
 from manyviews.models.inference import Encoder as Encoder
+from manyviews.models.media_encoders import FrameEncoder as FrameEncoder
+from manyviews.models.media_encoders import SpectrogramEncoder as SpectrogramEncoder
 from manyviews.models.model_card import TrainingRecord as TrainingRecord
 from manyviews.models.multi_view import AdaptedEncoder as AdaptedEncoder
 from manyviews.models.multi_view import ModelOutput as ModelOutput

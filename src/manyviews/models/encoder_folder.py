@@ -39,7 +39,7 @@ TOKENIZER_NAME = re.compile(r"tokenizer-[a-z0-9_-]{1,64}\.json")
 
 
 def describe_images(spec: EncoderSpec) -> dict[str, Any]:
-    """Return how an `Encoder` prepares images, for readers of config.json who use the weights elsewhere."""
+    """Return how an `Encoder` prepares images, and frames of videos, for readers of config.json who use the weights elsewhere."""
     return {
         "crop": "center",
         "crop_ratio": CENTER_CROP_RATIO,
@@ -50,7 +50,10 @@ def describe_images(spec: EncoderSpec) -> dict[str, Any]:
     }
 
 
-IMPLIED_PREPROCESSING: Mapping[str, Callable[[EncoderSpec], dict[str, Any]]] = {"image": describe_images}
+IMPLIED_PREPROCESSING: Mapping[str, Callable[[EncoderSpec], dict[str, Any]]] = {
+    "image": describe_images,
+    "video": describe_images,
+}
 """Preprocessing by kind that follows from the spec: it is written, and a file with another one is refused."""
 IMPLIED_KEYS = {key for describe in IMPLIED_PREPROCESSING.values() for key in describe(EncoderSpec("", ""))}
 

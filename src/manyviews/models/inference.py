@@ -7,22 +7,24 @@ from typing import Any, cast
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from manyviews.data import KINDS, BatchColumn, DatasetError, pil_to_tensor, read_image
+from manyviews.data import KINDS, BatchColumn, DatasetError, Media, pil_to_tensor, read_image
 from manyviews.models.encoder_config import EncoderSpec
 from manyviews.models.encoder_folder import save_encoder_folder
 from manyviews.models.hub import HUB_PREFIX, upload_encoder
 from manyviews.models.model_card import TrainingRecord, make_model_card
 from manyviews.models.multi_view import AdaptedEncoder, MultiViewEncoder
 from manyviews.models.view_batch import ViewBatch, ViewGroup
-from manyviews.transforms import center_crop_batch
+from manyviews.transforms import center_crop_batch, load_clips
 from manyviews.utils import describe_type
 
 ImageLike = Tensor | Image.Image | str | Path
 Values = Tensor | Sequence[Any]
 """Values of one modality. Images: uint8 (B, C, H, W) of any size, floats in [0, 1] of the encoder's size, or a list of
 file names, PIL images and uint8 (C, H, W). Texts: a list of strings. Vectors (B, d). Sequences: (B, T, d), or a list of
-(T, d)."""
+(T, d). Audio: a list of file names, or of float waveforms (T,) in [-1, 1] at the encoder's sampling rate, which are not
+cut. Videos: a list of file names."""
 Preprocessed = tuple[Tensor, Tensor | None, Tensor]
 """Rows (P, ...) of the instances that have a modality, their lengths (P,), and the mask (B,)."""
 
@@ -182,7 +184,30 @@ def _preprocess_images(_name: str, values: Values, spec: EncoderSpec) -> Preproc
     return preprocess_images(values, spec.size), None, torch.ones(len(values), dtype=torch.bool)
 
 
-PREPROCESSORS: dict[str, Callable[[str, Values, EncoderSpec], Preprocessed]] = {"image": _preprocess_images}
+def _preprocess_recordings(name: str, values: Values, spec: EncoderSpec) -> Preprocessed:
+    """Decode the recordings in files, as in evaluation."""
+    try:
+        column = cast("type[Media]", KINDS[spec.kind]).from_values(values).prepare(spec.preprocessing)
+    except DatasetError as error:
+        raise ValueError(f"{name} must be {spec.kind} for each instance: {error}") from error
+    return *load_clips(column, spec.size), column.get_mask()
+
+
+def _preprocess_audio(name: str, values: Values, spec: EncoderSpec) -> Preprocessed:
+    """Take waveforms (T,) in [-1, 1] at the rate of the encoder as they are, and decode files."""
+    if not any(isinstance(value, Tensor) for value in values):
+        return _preprocess_recordings(name, values, spec)
+    waves = [torch.as_tensor(value) for value in values]
+    if any(wave.dim() != 1 or not len(wave) or not wave.is_floating_point() for wave in waves):
+        shapes = ", ".join(f"{wave.dtype} {tuple(wave.shape)}" for wave in waves[:3])
+        raise ValueError(f"{name} must be paths or float waveforms (T,), got {shapes}")
+    lengths = torch.tensor([len(wave) for wave in waves])
+    return pad_sequence(waves, batch_first=True), lengths, torch.ones(len(waves), dtype=torch.bool)
+
+
+PREPROCESSORS: dict[str, Callable[[str, Values, EncoderSpec], Preprocessed]] = {
+    "image": _preprocess_images, "audio": _preprocess_audio, "video": _preprocess_recordings,
+}  # fmt: skip
 """Preprocessing of a user's values by kind; the default is that of their column class."""
 
 

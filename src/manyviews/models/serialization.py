@@ -30,6 +30,7 @@ METADATA_KEY = "manyviews"
 ALLOWED_OPTIONS: Mapping[str, type] = {
     "stem": str, "width": float, "features": int, "dim": int, "layers": int, "heads": int, "dropout": float,
     "config": dict, "pooling": str, "normalize": bool, "uses_mask": bool, "mean": list, "std": list,
+    "sampling_rate": int,
 }  # fmt: skip
 """Encoder options that a file may set; other options are rejected."""
 MAX_IMAGE_SIZE = 4096
@@ -227,9 +228,11 @@ def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
     for key in options.keys() & {"mean", "std"}:
         options[key] = [_parse_option(float, value) for value in spec["options"][key]]
     size, kind, name = operator.index(spec["size"]), spec["kind"], spec["name"]
-    numbers = [value for value in options.values() if type(value) is int]
+    numbers = [value for key, value in options.items() if type(value) is int and key != "sampling_rate"]
     if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):
         raise ValueError(f"invalid encoder {name!r} for {kind!r} with {options}")
+    if "sampling_rate" in options and options["sampling_rate"] != preprocessing.get("sampling_rate"):
+        raise ValueError(f"invalid sampling rate {options['sampling_rate']}")
     if not KINDS[kind].min_size <= size <= MAX_IMAGE_SIZE:
         raise ValueError(f"invalid image size {size}")
     return EncoderSpec(kind, name, options, size, preprocessing)
