@@ -96,7 +96,7 @@ def test_round_trip_has_the_same_bits(tmp_path: Path, config: EncoderConfig) -> 
     loaded = mv.load_encoder(tmp_path / "new" / "folder")
     assert loaded.config == encoder.config
     assert not loaded.training
-    values = {name: PHOTOS[:2] for name in encoder.config.list_modalities("image")}
+    values = dict.fromkeys(encoder.config.list_modalities("image"), PHOTOS[:2])
     assert torch.equal(loaded(values), encoder(values))
     state, expected = loaded.state_dict(), encoder.state_dict()
     assert state.keys() == expected.keys()

@@ -39,7 +39,7 @@ TOKENIZER_NAME = re.compile(r"tokenizer-[a-z0-9_-]{1,64}\.json")
 
 
 def describe_images(spec: EncoderSpec) -> dict[str, Any]:
-    """Return how an `Encoder` prepares images, and frames of videos, for readers of config.json who use the weights elsewhere."""
+    """Return how an `Encoder` prepares images and frames, for readers of config.json who use the weights elsewhere."""
     return {
         "crop": "center",
         "crop_ratio": CENTER_CROP_RATIO,
