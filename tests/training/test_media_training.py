@@ -21,7 +21,7 @@ from tests.training.test_trainer import stop_after
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_clips(tmp_path_factory.mktemp("clips"), 12, 0.5)
+    return write_clips(tmp_path_factory.mktemp("clips"), 16, 0.5)
 
 
 def make_config(clips: Path, **changes: Any) -> Config:
