@@ -97,9 +97,10 @@ def load_weights_file(encoder: nn.Module, path: Path) -> None:
 def get_inner_model(encoder: nn.Module) -> nn.Module:
     """Return the model of another library that an encoder wraps, or the encoder itself."""
     encoder = getattr(encoder, "image_encoder", encoder)
-    inner = getattr(encoder, "model", encoder)
-    assert isinstance(inner, nn.Module)
-    return inner
+    for name in ("image_encoder", "model"):
+        inner = getattr(encoder, name, None)
+        encoder = inner if isinstance(inner, nn.Module) else encoder
+    return encoder
 
 
 def freeze_unused_parameters(encoder: nn.Module, *inputs: Tensor) -> None:
