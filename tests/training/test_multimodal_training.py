@@ -23,9 +23,12 @@ from manyviews.evaluation import (
     load_evaluation,
 )
 from manyviews.evaluation.baselines import find_better_baselines
-from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, ProbeDescription, RetrievalScore
 from manyviews.loading import EpochBatches, ViewLoader, ViewSpec, make_eval_loader
 from manyviews.metrics import (
+    ALL_OTHERS,
+    Geometry,
+    ProbeDescription,
+    RetrievalScore,
     alignment,
     compute_retrieval,
     compute_sentiment_metrics,

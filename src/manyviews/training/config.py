@@ -146,7 +146,8 @@ class Config:
     dropout: float = 0.1
     """Dropout probability of the encoders of features, texts and audio."""
     init: Path | None = None
-    """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only). Default: random."""
+    """Initial weights: a finished run (encoder and head), or a .safetensors file or folder that `manyviews export`
+    has written (encoder only). Default: random."""
     freeze: tuple[str, ...] = ()
     """Modalities or kinds whose encoders keep their initial weights, or all. Default: none."""
     freeze_until: tuple[str, ...] = ()

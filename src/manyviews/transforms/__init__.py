@@ -1,5 +1,6 @@
 """Image or features -> view: batched, with random numbers that depend on a key alone."""
 
+from manyviews.transforms.center_crop import CENTER_CROP_RATIO as CENTER_CROP_RATIO
 from manyviews.transforms.center_crop import CenterCrop as CenterCrop
 from manyviews.transforms.center_crop import center_crop as center_crop
 from manyviews.transforms.center_crop import center_crop_batch as center_crop_batch
