@@ -25,7 +25,7 @@ from manyviews.models import (
     load_weights_file,
     serialize_module,
 )
-from tests.helpers.pretrained import save_models
+from tests.helpers.pretrained import WAVE_SIZES, save_models
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -94,23 +94,39 @@ def _read_mean_std(folder: Path) -> tuple[list[float], list[float]]:
     return plain["image_mean"], plain["image_std"]
 
 
+LAYER = {"feat_extract_norm": "layer", "do_stable_layer_norm": True, "num_feat_extract_layers": 2}
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("uses_mask", [False, True])
-def test_waveforms_are_encoded_one_by_one_as_by_transformers(uses_mask: bool, models: Path) -> None:
-    """Padding and other waveforms of the batch do not matter."""
-    encoder, spec = load("audio", models / "hubert")
-    encoder.uses_mask = uses_mask
+@pytest.mark.parametrize(
+    ("model_type", "options", "uses_mask"),
+    [
+        ("hubert", {}, False),
+        ("wav2vec2", LAYER, True),
+        ("wavlm", LAYER, True),
+        ("wavlm", {}, False),  # group normalization over padded frames
+        ("data2vec-audio", {"num_conv_pos_embeddings": 3}, False),  # its positions are convolutions in several layers
+    ],
+)
+def test_waveforms_are_encoded_one_by_one_as_by_transformers(
+    model_type: str, options: dict, uses_mask: bool, tmp_path: Path
+) -> None:
+    """Padding and other waveforms of the batch do not matter, also if the model was trained with a mask."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(model_type, **{**WAVE_SIZES, **options})
+    model = transformers.AutoModel.from_config(config).eval()
+    extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=model_type != "hubert")
+    model.save_pretrained(tmp_path)
+    extractor.save_pretrained(tmp_path)
+    encoder, spec = load("audio", tmp_path)
     waves = [torch.randn(count) * 3 + 1 for count in (400, 300, 400)]
     batch = nn.utils.rnn.pad_sequence(waves, batch_first=True)
     h = encoder(batch, torch.tensor([400, 300, 400]))
-    extractor = transformers.AutoFeatureExtractor.from_pretrained(models / "hubert")
-    model = transformers.AutoModel.from_pretrained(models / "hubert").eval()
     for i, wave in enumerate(waves):
-        if uses_mask and i == 1:
-            continue  # group normalization over padded frames, as in transformers itself
         inputs = extractor(wave.numpy(), sampling_rate=16_000, return_tensors="pt")
         expected = model(inputs["input_values"]).last_hidden_state[0].mean(0)
         torch.testing.assert_close(h[i], expected, atol=1e-4, rtol=1e-4)
+    assert encoder.uses_mask == uses_mask
     assert spec.preprocessing == {"sampling_rate": 16_000}
 
 

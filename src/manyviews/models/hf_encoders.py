@@ -5,6 +5,7 @@ An encoder is built from a plain config, such as a file of weights has in its he
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,6 +31,11 @@ IGNORED_KEYS = {
 """Keys of a config that name code, kernels or another precision, or that only other tasks use."""
 DETERMINISTIC = {"apply_spec_augment": False, "layerdrop": 0.0}
 """Options of encoders of speech that draw from a generator other than torch's, or leave parameters without gradient."""
+PADDED_AUDIO = {"hubert", "unispeech", "unispeech-sat", "wav2vec2", "wavlm"}
+"""Models of waveforms whose frames do not depend on padding, if they have an attention mask and layer normalization.
+
+Group normalization has statistics over padded frames, and convolutions of other models reach into them.
+"""
 MAX_CONFIG_NUMBER = 10_000_000
 MIN_VARIANCE = 1e-7
 """Added to the variance of a waveform, as the feature extractors of these models do."""
@@ -101,13 +107,13 @@ class HFImageEncoder(nn.Module):
 class HFAudioEncoder(nn.Module):
     """Encodes waveforms (P, T) with lengths (P,): the mean over the frames of a model such as HuBERT.
 
-    Models that were trained without an attention mask encode the waveforms of each length separately, so that the
-    result does not depend on padding.
+    Models in which padding changes the frames, even with an attention mask, encode the waveforms of each length
+    separately, so that the result does not depend on the batch.
 
     Args:
         config: the config of a model of waveforms, as plain values.
         normalize: whether each waveform is scaled to zero mean and unit variance.
-        uses_mask: whether the model takes an attention mask.
+        uses_mask: whether the model was trained with an attention mask.
 
     Examples:
         >>> sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -122,7 +128,8 @@ class HFAudioEncoder(nn.Module):
         self.model, is_tower = build_backbone(config, "audio")
         if is_tower or not hasattr(self.model, "_get_feat_extract_output_lengths"):
             raise ValueError(f"expected a model of {DESCRIPTIONS['audio']}, got {config.get('model_type')}")
-        self.normalizes, self.uses_mask, self.dim = normalize, uses_mask, get_output_dim(self.model, False)
+        self.normalizes, self.dim = normalize, get_output_dim(self.model, False)
+        self.uses_mask = uses_mask and ignores_padding(self.model.config)
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         valid = torch.arange(waves.shape[1], device=waves.device) < lengths[:, None]
@@ -139,7 +146,9 @@ class HFAudioEncoder(nn.Module):
 
     def _encode(self, waves: Tensor, lengths: Tensor, valid: Tensor | None) -> Tensor:
         mask = None if valid is None else valid.long()
-        frames: Tensor = self.model(waves, attention_mask=mask).last_hidden_state
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Support for mismatched key_padding_mask")  # WavLM's own call
+            frames: Tensor = self.model(waves, attention_mask=mask).last_hidden_state
         counts = self.model._get_feat_extract_output_lengths(lengths)
         return _average(frames, torch.arange(frames.shape[1], device=frames.device) < counts[:, None])
 
@@ -237,6 +246,11 @@ def clean_config(value: Any) -> Any:
     if not isinstance(value, str | int | float | None):
         raise ValueError(f"the config of the model has a value of the type {type(value).__name__}")
     return value
+
+
+def ignores_padding(config: Any) -> bool:
+    """Return whether an attention mask makes the frames of a model of waveforms independent of padding."""
+    return config.model_type in PADDED_AUDIO and config.feat_extract_norm == "layer"
 
 
 def get_output_dim(model: Any, is_tower: bool) -> int:
