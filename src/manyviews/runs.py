@@ -31,6 +31,7 @@ from manyviews.models import (
     load_encoder_file,
     load_encoder_folder,
     load_weights,
+    read_encoder_config,
     read_first_dim,
 )
 from manyviews.training import (
@@ -94,7 +95,8 @@ class Run(RunDirectory):
         missing = [name for name in ("monitor_size", "views", "epochs") if not getattr(self.config, name)]
         if missing and (missing != ["monitor_size"] or self.config.monitor_size is None):
             raise ConfigError(f"config.yaml does not specify {missing[0]}, as that of a run always does")
-        return TrainingTask(self.config, data, torch.device("cpu"))
+        config = read_encoder_config(self.encoder_path) if self.encoder_path.exists() else None
+        return TrainingTask(self.config, data, torch.device("cpu"), encoder_config=config)
 
     def limit_cpu_threads(self, data: DatasetDict) -> AbstractContextManager[None]:
         """Limit this process, which encodes data alone, to the CPU threads that the encoder can use."""

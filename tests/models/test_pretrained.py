@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from manyviews.data import Texts
@@ -25,7 +25,7 @@ from manyviews.models import (
     load_weights_file,
     serialize_module,
 )
-from tests.helpers.pretrained import WAVE_SIZES, save_models
+from tests.helpers.pretrained import WAVE_SIZES, make_tokenizer, save_models
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
@@ -126,6 +126,11 @@ def test_waveforms_are_encoded_one_by_one_as_by_transformers(
         inputs = extractor(wave.numpy(), sampling_rate=16_000, return_tensors="pt")
         expected = model(inputs["input_values"]).last_hidden_state[0].mean(0)
         torch.testing.assert_close(h[i], expected, atol=1e-4, rtol=1e-4)
+    for short in (1, encoder.min_length - 1):  # as if silence followed
+        lengths = torch.tensor([400, short, 400])
+        h = encoder(batch, lengths)
+        torch.testing.assert_close(h[1], encoder(batch[1:2, :short], lengths[1:2])[0], atol=1e-4, rtol=1e-4)
+        assert h[1].isfinite().all()
     assert encoder.uses_mask == uses_mask
     assert spec.preprocessing == {"sampling_rate": 16_000}
 
@@ -222,11 +227,11 @@ def test_weights_of_a_file_are_loaded_without_the_classifier(tmp_path: Path) -> 
     other, encoder = get_encoder("resnet18", stem="small"), get_encoder("resnet18", stem="small")
     weights = {f"backbone.{name}": tensor.contiguous() for name, tensor in other.state_dict().items()}
     save_file({**weights, "fc.weight": torch.zeros(10, 512)}, tmp_path / "a.safetensors")
-    load_weights_file(encoder, tmp_path / "a.safetensors")
+    load_weights_file(encoder, "image", tmp_path / "a.safetensors")
     assert all(torch.equal(tensor, encoder.state_dict()[name]) for name, tensor in other.state_dict().items())
     save_file({"conv.weight": torch.zeros(1)}, tmp_path / "b.safetensors")
     with pytest.raises(ValueError, match=r"has no \S+ and \d+ more of the encoder, it has conv.weight"):
-        load_weights_file(encoder, tmp_path / "b.safetensors")
+        load_weights_file(encoder, "image", tmp_path / "b.safetensors")
 
 
 def test_unused_parameters_need_no_gradient() -> None:
@@ -236,3 +241,51 @@ def test_unused_parameters_need_no_gradient() -> None:
     assert [name for name, part in module.named_parameters() if not part.requires_grad] == ["mask_token"]
     assert module[1].training
     assert module[0].weight.grad is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "prefix", "start"),
+    [
+        ("image", "vit", "", "encoder"),
+        ("image", "vit", "vit.", "encoder"),
+        ("text", "t5", "", "encoder"),
+        ("text", "clip", "", "text_model.encoder"),
+    ],
+)
+def test_weights_of_a_file_have_the_names_that_transformers_writes(
+    kind: str, name: str, prefix: str, start: str, models: Path, tmp_path: Path
+) -> None:
+    """They are others than those of the modules in memory."""
+    if name == "t5":
+        sizes = {"vocab_size": 14, "d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+        (models / "t5").mkdir()
+        make_tokenizer().save_pretrained(models / "t5")
+        transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes)).save_pretrained(models / "t5")
+    expected, spec = load(kind, models / name)
+    weights, encoder = load_file(models / name / "model.safetensors"), build_encoder(spec)
+    save_file({prefix + key: tensor for key, tensor in weights.items()}, tmp_path / "a.safetensors")
+    load_weights_file(encoder, kind, tmp_path / "a.safetensors")
+    for key, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, encoder.state_dict()[key]), key
+    first = next(key for key in weights if key.endswith("weight") and key.startswith(start))
+    save_file({key: tensor for key, tensor in weights.items() if key != first}, tmp_path / "b.safetensors")
+    with pytest.raises(ValueError, match=r"b.safetensors has no \S+ of the encoder, it has"):
+        load_weights_file(encoder, kind, tmp_path / "b.safetensors")
+    save_file({**weights, first: torch.zeros(3)}, tmp_path / "c.safetensors")
+    with pytest.raises(ValueError, match=r"c.safetensors: \S+ is \(3,\), the encoder has"):
+        load_weights_file(encoder, kind, tmp_path / "c.safetensors")
+
+
+def test_shards_are_read_and_a_truncated_one_is_an_error(models: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bert"
+    shutil.copytree(models / "bert", folder)
+    (folder / "model.safetensors").unlink()
+    transformers.AutoModel.from_pretrained(models / "bert").save_pretrained(folder, max_shard_size="20KB")
+    shards = sorted(folder.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    expected = load("text", models / "bert")[0].state_dict()
+    for key, tensor in load("text", folder)[0].state_dict().items():
+        assert torch.equal(tensor, expected[key])
+    shards[0].write_bytes(shards[0].read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"cannot load hf:.*: the folder needs config.json and model.safetensors"):
+        load("text", folder)

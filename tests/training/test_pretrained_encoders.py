@@ -136,6 +136,10 @@ def test_weights_file_is_the_start_of_a_built_in_encoder(tmp_path: Path) -> None
     [
         ({"pretrained": True}, "pretrained is for encoders timm:NAME and torchvision:NAME"),
         ({"weights": ("missing.safetensors",)}, "weights: there is no file missing.safetensors"),
+        (
+            {"weights": ("tone=a.safetensors",)},
+            "--weights tone=a.safetensors: there is no modality or kind 'tone', only",
+        ),
         ({"encoder": ("text=hf:missing/folder/a",)}, "there is no folder 'missing/folder/a'"),
         ({"encoder": ("text=timm:resnet18",)}, "no encoder 'timm:resnet18' for text"),
     ],
@@ -144,3 +148,22 @@ def test_invalid_choice_raises(changes: dict, message: str, place: Path, tmp_pat
     with pytest.raises(ConfigError, match=message):
         train(pairs(place, **changes), output=tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_finished_run_needs_no_folder_of_its_encoders(
+    place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own file has all that evaluation and views need; only the encoder before training is missing."""
+    shutil.copytree(place / "models", tmp_path / "models")
+    encoder = (f"image=hf:{tmp_path}/models/vit", f"text=hf:{tmp_path}/models/bert")
+    run = train(pairs(place, encoder=encoder, epochs=1), output=tmp_path / "run", quiet=True)
+    complete = mv.evaluate(run)
+    shutil.rmtree(tmp_path / "models")
+    result = mv.evaluate(run)
+    assert f"the encoder before training is not evaluated: hf:{tmp_path}/models/vit: there is no folder" in caplog.text
+    assert set(complete.scores) - set(result.scores) == {"untrained"}
+    assert all(result.scores[name] == complete.scores[name] for name in result.scores)
+    data = run.load_data()
+    assert run.make_task(data).make_loader(0).show(torch.tensor([0]), epoch=0)[0][2].startswith("the ")
+    with pytest.raises(ConfigError, match="A run that is resumed needs the folder, or a link to it, where it was"):
+        train(resume=run.path, epochs=2, quiet=True)

@@ -73,7 +73,7 @@ from manyviews.metrics import (
 )
 from manyviews.models import MultiViewEncoder, MultiViewModel
 from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, CustomObjects, TrainingTask
-from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, track
+from manyviews.utils import EVAL_EPOCH, check_labels, draw_permutation, logger, track
 
 MAX_RAW_SIZE = 32
 """Images among several modalities are resized to this before their pixels are raw features."""
@@ -90,7 +90,8 @@ def evaluate_modalities(
     objects: CustomObjects | None = None,
 ) -> dict[str, Any]:
     """Return the fields of an `EvaluationResult` for a model."""
-    split, task = choose_test_split(data, eval_config), TrainingTask(config, data, torch.device("cpu"), objects)
+    split = choose_test_split(data, eval_config)
+    task = TrainingTask(config, data, torch.device("cpu"), objects, model.encoder.config)
     # missing_rate applies to the probe's training instances too, drop_modalities to test instances only.
     data = dataclasses.replace(data, splits={**data.splits, "train": task.split})
     tests, names = Subset.of(data, split), model.encoder.modalities
@@ -179,10 +180,14 @@ class _ModelEvaluation:
         if self.eval_config.baselines:
             # The split already lacks the modalities that missing_rate removes.
             config = dataclasses.replace(self.config, missing_rate=0.0)
-            task = TrainingTask(config, self.data, torch.device("cpu"), self.task.objects)
-            untrained = task.build_model().encoder.to(self.device)
+            task = TrainingTask(config, self.data, torch.device("cpu"), self.task.objects, encoder.config)
+            try:
+                untrained = task.build_model().encoder.to(self.device)
+            except ConfigError as error:  # pretrained weights that are not on this machine
+                logger.warning(f"the encoder before training is not evaluated: {error}")
+                untrained = None
             # A module of the user may have the trained weights already.
-            if not has_same_weights(untrained, encoder):
+            if untrained is not None and not has_same_weights(untrained, encoder):
                 scores["untrained"] = self.score(*map(_concatenate, self.encode(untrained)), encoder=untrained)
         scores["trained"] = self.score(*map(_concatenate, encoded), encoder=encoder)
         if self.config.supervised and self.same_data:  # other data may have other labels

@@ -92,7 +92,8 @@ def to_timm_model(encoder: nn.Module, spec: EncoderSpec) -> tuple[nn.Module, str
         return get_inner_model(encoder), model
     if spec.name not in TORCHVISION or _get_stem(spec) != "imagenet":
         stem = f" with the stem {_get_stem(spec)}" if spec.name in TORCHVISION else ""
-        raise EncoderError(f"timm has no counterpart of {spec.name}{stem}: export to hub, torchvision or onnx instead")
+        formats = "hub, torchvision or onnx" if spec.name in TORCHVISION else "hub or onnx"
+        raise EncoderError(f"timm has no counterpart of {spec.name}{stem}: export to {formats} instead")
     padded = get_encoder(TORCHVISION[spec.name], stem="imagenet")
     padded.load_state_dict(to_torchvision_state_dict(encoder, spec)[0])
     return padded, TORCHVISION[spec.name]

@@ -44,6 +44,7 @@ from manyviews.models.resnet import resnet_small as resnet_small
 from manyviews.models.serialization import EncoderError as EncoderError
 from manyviews.models.serialization import load_encoder_file as load_encoder_file
 from manyviews.models.serialization import load_weights as load_weights
+from manyviews.models.serialization import read_encoder_config as read_encoder_config
 from manyviews.models.serialization import read_first_dim as read_first_dim
 from manyviews.models.serialization import serialize_module as serialize_module
 from manyviews.models.view_batch import ViewBatch as ViewBatch

@@ -108,7 +108,7 @@ class HFAudioEncoder(nn.Module):
     """Encodes waveforms (P, T) with lengths (P,): the mean over the frames of a model such as HuBERT.
 
     Models in which padding changes the frames, even with an attention mask, encode the waveforms of each length
-    separately, so that the result does not depend on the batch.
+    separately, so that the result does not depend on the batch. Silence is appended to those too short for one frame.
 
     Args:
         config: the config of a model of waveforms, as plain values.
@@ -130,13 +130,16 @@ class HFAudioEncoder(nn.Module):
             raise ValueError(f"expected a model of {DESCRIPTIONS['audio']}, got {config.get('model_type')}")
         self.normalizes, self.dim = normalize, get_output_dim(self.model, False)
         self.uses_mask = uses_mask and ignores_padding(self.model.config)
+        self.min_length = get_frame_length(self.model.config)
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
         valid = torch.arange(waves.shape[1], device=waves.device) < lengths[:, None]
         if self.normalizes:
             waves = _normalize_waves(waves, valid)
+        waves = nn.functional.pad(waves, (0, max(0, self.min_length - waves.shape[1])))
+        lengths = lengths.clamp_min(self.min_length)
         if self.uses_mask:
-            return self._encode(waves, lengths, valid)
+            return self._encode(waves, lengths, torch.arange(waves.shape[1], device=waves.device) < lengths[:, None])
         h = waves.new_zeros(len(waves), self.dim)
         for length in lengths.unique().tolist():
             rows = (lengths == length).nonzero().squeeze(1)
@@ -251,6 +254,20 @@ def clean_config(value: Any) -> Any:
 def ignores_padding(config: Any) -> bool:
     """Return whether an attention mask makes the frames of a model of waveforms independent of padding."""
     return config.model_type in PADDED_AUDIO and config.feat_extract_norm == "layer"
+
+
+def get_frame_length(config: Any) -> int:
+    """Return how many samples the first frame of a model of waveforms depends on.
+
+    Examples:
+        >>> from transformers import HubertConfig
+        >>> get_frame_length(HubertConfig())
+        400
+    """
+    length = 1
+    for kernel, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
+        length = (length - 1) * stride + kernel
+    return length
 
 
 def get_output_dim(model: Any, is_tower: bool) -> int:

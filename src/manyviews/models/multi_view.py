@@ -297,6 +297,8 @@ def _get_dim(name: str, encoder: nn.Module, image: Tensor | None = None) -> int:
         return get_representation_dim(encoder, image)
     except ValueError as error:
         hint = f"pass encoder_dims={{{name!r}: ...}}" if name else "pass dim=..."
+        if image is not None:
+            hint = "choose an --image-size that the encoder takes"
         raise ValueError(
             f"cannot infer the dimension of the representations of {name or 'the encoder'} ({error}): {hint}"
         ) from error

@@ -28,6 +28,10 @@ MAX_TOKENS = 512
 """Maximum number of tokens of a text, also for models that take more."""
 POOLING_FILE = "1_Pooling/config.json"
 """How a model of sentence-transformers pools its tokens."""
+LOADING: Mapping[str, Any] = {
+    "dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True,
+}  # fmt: skip
+"""Options of `from_pretrained`; it returns the names of weights that do not fit, instead of printing them."""
 DEFAULT_MEAN_STD = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
@@ -69,8 +73,8 @@ def load_pretrained(encoder: nn.Module, kind: str, name: str) -> None:
     get_inner_model(encoder).load_state_dict(weights)
 
 
-def load_weights_file(encoder: nn.Module, path: Path) -> None:
-    """Load initial weights from a .safetensors file with the names of the encoder's own library.
+def load_weights_file(encoder: nn.Module, kind: str, path: Path) -> None:
+    """Load initial weights of an encoder from a .safetensors file with the names of the encoder's own library.
 
     The file must have every weight of the encoder; others, such as those of a classifier, are not used.
 
@@ -79,17 +83,23 @@ def load_weights_file(encoder: nn.Module, path: Path) -> None:
     """
     model = get_inner_model(encoder)
     expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    weights = _strip_prefix(read_weights(path), set(expected))
+    weights: Mapping[str, Tensor] = read_weights(path)
+    names = ", ".join(sorted(weights)[:3])
+    if type(model).__module__.startswith("transformers."):
+        weights, unused = _rename_hf_weights(model, weights, TOWER_OF_KIND[kind], path)
+    else:
+        weights = _strip_prefix(weights, set(expected))
+        unused = sorted(set(weights) - set(expected))
     missing = [key for key in expected if key not in weights and not key.endswith("num_batches_tracked")]
     if missing:
         raise ValueError(
             f"{path} has no {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
-            + f" of the encoder, it has {', '.join(sorted(weights)[:3])}, ...: is it of another architecture?"
+            + f" of the encoder, it has {names}, ...: is it of another architecture?"
         )  # fmt: skip
     for key, shape in expected.items():
         if key in weights and tuple(weights[key].shape) != shape:
             raise ValueError(f"{path}: {key} is {tuple(weights[key].shape)}, the encoder has {shape}")
-    if unused := sorted(set(weights) - set(expected)):
+    if unused:
         logger.info(f"{path}: not used: {', '.join(unused[:4])}{', ...' if len(unused) > 4 else ''}")
     model.load_state_dict({key: weights[key] for key in expected if key in weights}, strict=False)
 
@@ -129,7 +139,10 @@ def split_source(model: str) -> tuple[str, str | None]:
         return str(folder), None
     name, _, revision = model.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
-        raise ValueError(f"hf:{model}: there is no folder {model!r}, and it is not a name on the Hub (org/name)")
+        raise ValueError(
+            f"hf:{model}: there is no folder {model!r}, and it is not a name on the Hub (org/name). A run that is "
+            "resumed needs the folder, or a link to it, where it was at the start"
+        )
     return name, revision or None
 
 
@@ -204,14 +217,36 @@ def _load_hf_weights(model: str, tower: Tower) -> Mapping[str, Tensor]:
         revision=revision,
         use_safetensors=True,  # never a pickle
         trust_remote_code=False,
-        dtype=torch.float32,
-        output_loading_info=True,
+        **LOADING,
     )
-    backbone, _ = select_tower(loaded, tower)
-    state: Mapping[str, Tensor] = backbone.state_dict()
-    if random := sorted(set(info["missing_keys"]) & set(state)):
-        logger.warning(f"hf:{model} has no weights for {', '.join(random[:3])}: they are random")
-    return state
+    state, random = _split_loaded(loaded, info, tower, f"hf:{model}")
+    if random:
+        logger.warning(f"hf:{model} has no weights for {', '.join(list(random)[:3])}: they are random")
+    return state | random
+
+
+def _rename_hf_weights(
+    model: Any, weights: Mapping[str, Tensor], tower: Tower, path: Path
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the weights of a model by its own names, not those of its files, and the names of unused ones."""
+    from transformers import AutoModel
+
+    with torch.device("meta"):
+        complete = type(AutoModel.from_config(model.config))
+    with _quiet_transformers():
+        loaded, info = complete.from_pretrained(None, config=model.config, state_dict=dict(weights), **LOADING)
+    return _split_loaded(loaded, info, tower, str(path))[0], sorted(info["unexpected_keys"])
+
+
+def _split_loaded(loaded: Any, info: Any, tower: Tower, source: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Select the weights of a modality from those of a loaded model; return those of `source`, and random ones."""
+    for name, given, expected in sorted(info["mismatched_keys"]):
+        raise ValueError(f"{source}: {name} is {tuple(given)}, the encoder has {tuple(expected)}")
+    state = loaded.state_dict(keep_vars=True)
+    missing = {id(state[name]) for name in info["missing_keys"] if name in state}
+    state = select_tower(loaded, tower)[0].state_dict(keep_vars=True)
+    random = {name: tensor for name, tensor in state.items() if id(tensor) in missing}
+    return {name: tensor for name, tensor in state.items() if name not in random}, random
 
 
 def _read_hf_config(model: str) -> Any:
@@ -252,8 +287,8 @@ def _strip_prefix(weights: Mapping[str, Tensor], expected: set[str]) -> Mapping[
 
 
 @contextmanager
-def _translate_errors(model: str) -> Iterator[None]:
-    """Within this context, transformers is quiet, and its errors name the model and what to do."""
+def _quiet_transformers() -> Iterator[None]:
+    """Within this context, transformers prints neither reports nor progress."""
     from transformers.utils import logging
 
     level, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -261,7 +296,19 @@ def _translate_errors(model: str) -> Iterator[None]:
     logging.disable_progress_bar()
     try:
         yield
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
+    finally:
+        logging.set_verbosity(level)
+        if shows_progress:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _translate_errors(model: str) -> Iterator[None]:
+    """Within this context, transformers is quiet, and its errors name the model and what to do."""
+    try:
+        with _quiet_transformers():
+            yield
+    except Exception as error:  # transformers, safetensors and tokenizers raise errors of their own
         if isinstance(error, ValueError) and f"hf:{model}" in str(error):
             raise
         is_folder = Path(model).expanduser().is_dir()
@@ -271,8 +318,5 @@ def _translate_errors(model: str) -> Iterator[None]:
             else f"without a network, fetch it elsewhere (hf download {model.replace('@', ' --revision ')}) and pass "
             "its folder, as hf:FOLDER"
         )
-        raise ValueError(f"cannot load hf:{model}: {' '.join(str(error).split())[:300]}: {hint}") from error
-    finally:
-        logging.set_verbosity(level)
-        if shows_progress:
-            logging.enable_progress_bar()
+        text = " ".join(str(error).split())[:300].rstrip(".")
+        raise ValueError(f"cannot load hf:{model}: {text}: {hint}") from error

@@ -53,9 +53,9 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
     columns: dict[str, dict[str, Column]] = {}
     for name in spec.modalities:
         columns.setdefault(train[name].kind, {})[name] = train[name]
-    check_pretrained(config)
     _check_fields(config, columns)
     _check_encoder_keys(config, {*columns, *spec.modalities})
+    check_pretrained(config)
     for name in spec.modalities:
         choose_encoder(config, name, train[name], objects)
     modalities = [train[name] for name in spec.modalities]
@@ -81,13 +81,17 @@ def _check_fields(config: Config, kinds: Collection[str]) -> None:
 
 
 def _check_encoder_keys(config: Config, keys: set[str]) -> None:
-    """Raise a ConfigError for an encoder of a modality or kind that does not exist."""
-    keys = {*keys, DEFAULT_ENCODER_KIND}
-    for key, name in config.list_chosen_encoders().items():
-        if key not in keys:
-            raise ConfigError(
-                f"--encoder {key}={name}: there is no modality or kind {key!r}, only {', '.join(sorted(keys))}"
-            )
+    """Raise a ConfigError for an encoder, or weights, of a modality or kind that does not exist."""
+    for field, texts, allowed in (
+        ("encoder", config.encoder, {*keys, DEFAULT_ENCODER_KIND}),
+        ("weights", config.weights, keys),
+    ):
+        for text in texts:
+            key = text.partition("=")[0] if "=" in text else DEFAULT_ENCODER_KIND
+            if key not in allowed:
+                raise ConfigError(
+                    f"--{field} {text}: there is no modality or kind {key!r}, only {', '.join(sorted(allowed))}"
+                )
 
 
 def choose_encoder(config: Config, modality: str, column: Column, objects: CustomObjects) -> str:

@@ -267,10 +267,6 @@ class Config:
         chosen = _choose(self.weights, modality, kind)
         return None if chosen is None else Path(chosen).expanduser()
 
-    def list_chosen_encoders(self) -> dict[str, str]:
-        """List the encoders that are chosen as MODALITY=NAME or KIND=NAME."""
-        return _list_named(self.encoder)
-
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""
         for expected, (is_valid, names) in BOUNDS.items():

@@ -57,7 +57,7 @@ def load_initial_weights(config: Config, encoder: MultiViewEncoder, split: Datas
             raise ConfigError("weights: the encoder is a module of yours: load its weights before you pass it")
         try:
             if path is not None:
-                load_weights_file(module, path)
+                load_weights_file(module, kind, path)
             elif name is not None:
                 load_pretrained(module, kind, name)
         except (ValueError, EncoderError) as error:

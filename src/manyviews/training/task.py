@@ -24,6 +24,7 @@ from manyviews.losses import EnergyLoss, MultiViewLoss
 from manyviews.metrics import compute_geometry, score_knn
 from manyviews.models import (
     CUSTOM,
+    EncoderConfig,
     LateFusionHead,
     MultiViewEncoder,
     MultiViewHead,
@@ -53,16 +54,22 @@ SUBSET_KEY = 1
 class TrainingTask:
     """A resolved config, its data, and the training instances: those to train on and those to monitor.
 
-    Instances without a positive pair (without a modality, for a supervised baseline) are left out.
+    Instances without a positive pair (without a modality, for a supervised baseline) are left out. `encoder_config` is
+    that of a trained model, which needs no folder of pretrained encoders; by default, it follows from the config.
     """
 
     def __init__(
-        self, config: Config, data: DatasetDict, device: torch.device, objects: CustomObjects | None = None
+        self,
+        config: Config,
+        data: DatasetDict,
+        device: torch.device,
+        objects: CustomObjects | None = None,
+        encoder_config: EncoderConfig | None = None,
     ) -> None:
         self.objects = objects or CustomObjects()
         self.config, self.data, self.device, self.spec = config, data, device, make_spec(config, data)
         split = drop_random_modalities(data["train"], self.spec, config)
-        self.encoder_config = build_encoder_config(config, self.spec, split, self.objects)
+        self.encoder_config = encoder_config or build_encoder_config(config, self.spec, split, self.objects)
         self.split = self.encoder_config.prepare_dataset(split)
         columns = {name: split[name] for name in self.spec.modalities}
         self.frozen = find_frozen(config, columns, self.spec.encoders)
