@@ -32,6 +32,7 @@ from manyviews.losses import get_loss
 from manyviews.runs import Run
 from manyviews.training import Config, Trainer, build_loss, create_fabric, resolve_task
 from manyviews.training.step_progress import StepProgress
+from manyviews.utils import keep_freed_memory
 
 BASE = Config(
     batch_size=128,
@@ -90,7 +91,8 @@ def make_encoder_function(trainer: Trainer) -> Callable[[], None]:
 
 def measure_step_time(instances: int, seconds: float) -> Iterator[Row]:
     chunk = instances // 4
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cached_folder:
+    folders = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+    with folders[0] as folder, folders[1] as cached_folder, keep_freed_memory():  # as in a training
         trainer = build_trainer(replace(BASE, batch_size=instances), folder)
         cached_trainer = build_trainer(replace(BASE, batch_size=instances, grad_cache_chunk=chunk), cached_folder)
         functions = {

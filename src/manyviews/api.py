@@ -48,7 +48,7 @@ from manyviews.training import (
     with_absolute_paths,
 )
 from manyviews.transforms import FeatureTransform, ImageTransform, MultiCrop
-from manyviews.utils import describe_type, hide_progress, log_training, logger
+from manyviews.utils import describe_type, hide_progress, keep_freed_memory, log_training, logger
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -191,7 +191,7 @@ def train(
             _lock(run, fabric, stack)
         trainer.fit()
         for name, module in _list_by_name("encoder", encoder, nn.Module).items():
-            _copy_weights(task, model, name, module)
+            _copy_weights(task, trainer.final_model, name, module)
     return dataclasses.replace(run, extensions=trainer.run.extensions)
 
 
@@ -239,6 +239,7 @@ def _set_up_process(config: Config, fabric: Fabric, quiet: bool) -> Iterator[Log
         warnings.catch_warnings(),
         log_training(fabric.is_global_zero, quiet) as log,
         hide_progress() if quiet or not fabric.is_global_zero else nullcontext(),
+        keep_freed_memory(),
     ):
         # DDP warns about 1 x 1 convolutions, whose strides are irrelevant.
         warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")

@@ -288,7 +288,7 @@ def test_workers_live_as_long_as_their_loader_and_send_whole_batches(tmp_path: P
         workers.append({process.pid for process in active_children() if process not in before})
     assert len(workers[0]) == 2
     assert workers[0] == workers[1]
-    index, loaded = loader._workers.dataset[0, torch.tensor([3, 1])]  # what one message has
+    index, loaded = loader._workers.dataset[0, torch.tensor([3, 1]), {"image"}]  # what one message has
     assert (tuple(loaded["image"].values[0].shape), index.tolist()) == ((2, 2, 3, 8, 8), [3, 1])
 
 

@@ -164,14 +164,14 @@ def test_metrics_continue_after_a_step_and_drop_later_rows(tmp_path: Path, caplo
 
 def test_metrics_without_the_last_column_continue(tmp_path: Path) -> None:
     file = tmp_path / "metrics.csv"
-    assert COLUMNS[-1] == "knn_k"
-    file.write_text(",".join(COLUMNS[:-1]) + "\n1,0,1.0,0.1,0.5,0.25,1.1,-2.0,7,3.5\n")
+    assert COLUMNS[-1] == "grad_norm"
+    file.write_text(",".join(COLUMNS[:-1]) + "\n1,0,1.0,0.1,0.5,0.25,1.1,-2.0,7,3.5,10\n")
     metrics = MetricsFile(file, 1, [])
-    metrics.rows += [{**row(2), "knn": 0.5, "knn_k": 10}]
+    metrics.rows += [{**row(2), "knn": 0.5, "grad_norm": 1.5}]
     metrics.flush()
     old, new = read_metrics(file)
-    assert (old["knn"], old["rankme"], "knn_k" in old) == (0.25, 3.5, False)
-    assert new == {**row(2), "knn": 0.5, "knn_k": 10}
+    assert (old["knn"], old["knn_k"], "grad_norm" in old) == (0.25, 10, False)
+    assert new == {**row(2), "knn": 0.5, "grad_norm": 1.5}
 
 
 def test_rows_are_kept_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

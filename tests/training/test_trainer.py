@@ -411,7 +411,7 @@ def fill_disk_at_the_end(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[]
         return original(self, batch)
 
     monkeypatch.setattr(Trainer, "step", step)
-    monkeypatch.setattr("manyviews.training.trainer.sleep", lambda _: meanwhile())
+    monkeypatch.setattr("manyviews.training.full_disk.sleep", lambda _: meanwhile())
 
 
 @pytest.mark.slow

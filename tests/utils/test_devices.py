@@ -10,7 +10,7 @@ import manyviews as mv
 from manyviews.training import Config, limit_cpu_threads
 from manyviews.utils import choose_threads, limit_threads
 from manyviews.utils import devices as module
-from manyviews.utils.devices import count_cpus, read_cpu_quota
+from manyviews.utils.devices import count_cpus, get_available_memory, read_cpu_quota
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +98,17 @@ def test_feature_encoders_use_one_thread_unless_configured() -> None:
     with pytest.raises(KeyError), limit_threads(2):
         raise KeyError
     assert torch.get_num_threads() == before
+
+
+def test_available_memory_is_that_of_the_machine_or_of_its_cgroup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert 0 < get_available_memory() <= module.get_machine_memory()
+    monkeypatch.setattr(module, "MEMORY_INFO", tmp_path / "meminfo")
+    monkeypatch.setattr(module, "CGROUP_ROOT", tmp_path)
+    assert get_available_memory() == module.get_machine_memory()
+    (tmp_path / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:  4000 kB\n")
+    assert get_available_memory() == 4000 * 1024
+    (tmp_path / "memory.max").write_text("3000\n")
+    (tmp_path / "memory.current").write_text("1000\n")
+    assert get_available_memory() == 2000

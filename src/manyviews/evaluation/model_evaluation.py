@@ -466,8 +466,10 @@ def _compute_geometry(
     config, device = task.config, next(model.parameters()).device
     index = tests.index[draw_permutation(len(tests.index), config.seed, EVAL_EPOCH)[:MAX_GEOMETRY_INSTANCES]]
     workers, seed = eval_config.num_workers, config.seed
+    assert model.encoder.config is not None
+    dataset = model.encoder.config.prepare_dataset(tests.split)
     loader = ViewLoader(
-        tests.split, task.spec, task.transforms, seed=seed, num_workers=workers, device=device, keep_workers=False
+        dataset, task.spec, task.transforms, seed=seed, num_workers=workers, device=device, keep_workers=False
     )
     h, z, mask = embed_instances(model, loader, index)
     names = [name for name in model.encoder.modalities if name not in eval_config.drop_modalities]

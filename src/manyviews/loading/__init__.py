@@ -9,6 +9,7 @@ from manyviews.loading.encoding import make_eval_loader as make_eval_loader
 from manyviews.loading.encoding import set_mean_representation as set_mean_representation
 from manyviews.loading.encoding import stream_augmented_features as stream_augmented_features
 from manyviews.loading.file_crops import iterate_file_crops as iterate_file_crops
+from manyviews.loading.modality_reader import EncodedModality as EncodedModality
 from manyviews.loading.multi_view_dataset import MultiViewDataset as MultiViewDataset
 from manyviews.loading.raw_features import load_raw_features as load_raw_features
 from manyviews.loading.raw_features import make_flatten_encoder as make_flatten_encoder

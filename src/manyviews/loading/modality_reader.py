@@ -31,6 +31,17 @@ class Loaded(NamedTuple):
     errors: list[str]
 
 
+class EncodedModality(NamedTuple):
+    """Outputs (n, d) of a frozen encoder for one modality of n instances, and the mask (n,) of those that have it."""
+
+    values: Tensor
+    mask: Tensor
+
+    def load(self, index: Tensor) -> Loaded:
+        mask = self.mask[index]
+        return Loaded([self.values[index[mask]]], None, mask, index, [])
+
+
 @dataclass(frozen=True)
 class ModalityReader:
     """Reads one modality: `counts[i]` views by `transforms[i]` that start at the position `first_views[i]`."""

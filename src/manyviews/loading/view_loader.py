@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch.nn.functional import pad
 from torch.utils import data as torch_data
 
 from manyviews.data import Dataset, Images, check_split
-from manyviews.loading.modality_reader import Loaded, ModalityReader
+from manyviews.loading.modality_reader import EncodedModality, Loaded, ModalityReader
 from manyviews.loading.view_spec import ViewSpec
 from manyviews.loading.workers import make_item_loader
 from manyviews.models import ViewBatch, ViewGroup
@@ -83,6 +84,7 @@ class ViewLoader:
             for name, items in self.items.items()
         }
         self.file_readers = {name: reader for name, reader in self.readers.items() if reader.uses_workers}
+        self.encoded: dict[str, EncodedModality] = {}
         self.has_missing = any(reader.column.mask is not None for reader in self.readers.values()) or any(
             not reader.replace_corrupt for reader in self.file_readers.values()
         )
@@ -103,13 +105,19 @@ class ViewLoader:
             None if pixels is None else pixels.to(self.device),
         )
 
+    def use_encoded(self, encoded: Mapping[str, EncodedModality]) -> None:
+        """Yield these outputs of encoders instead of the views of their modalities, whose values are no longer read."""
+        self.encoded = dict(encoded)
+
     def __call__(self, epoch: int, batches: Iterable[Tensor]) -> Iterator[ViewBatch]:
         """Yield the views of each batch of indices; the augmentations are those of the epoch."""
-        if not self.file_readers:
+        names = self.file_readers.keys() - self.encoded.keys()
+        if not names:
             for index in batches:
                 yield self._make_batch({}, index, epoch)
             return
-        self._sampler.batches = ((epoch, index) for index in batches)
+        # Workers that run already have all readers, so each batch says which ones it needs.
+        self._sampler.batches = ((epoch, index, names) for index in batches)
         for index, files in self._workers:
             errors = {line for loaded in files.values() for line in loaded.errors} - self.corrupt
             self.corrupt |= errors
@@ -121,8 +129,7 @@ class ViewLoader:
 
     def load(self, index: Tensor, epoch: int = EVAL_EPOCH) -> ViewBatch:
         """Load the views of one batch of indices in this process."""
-        files = {name: reader.read(index, epoch) for name, reader in self.file_readers.items()}
-        return self._make_batch(files, index, epoch)
+        return self._make_batch({}, index, epoch)
 
     def show(self, index: Tensor, epoch: int = EVAL_EPOCH) -> list[list[Tensor | str | None]]:
         """Return what is shown of the views of instances, see `Column.show_view`; None where a view is missing."""
@@ -154,7 +161,8 @@ class ViewLoader:
         )
 
     def _make_batch(self, files: dict[str, Loaded], index: Tensor, epoch: int) -> ViewBatch:
-        loaded = {name: files.get(name) or reader.read(index, epoch) for name, reader in self.readers.items()}
+        loaded = {name: encoded.load(index) for name, encoded in self.encoded.items()} | files
+        loaded |= {name: self.readers[name].read(index, epoch) for name in self.readers if name not in loaded}
         if len(loaded) == 1:
             index = next(iter(loaded.values())).indices
         groups = [
@@ -182,11 +190,13 @@ class ViewLoader:
             _merge(parts, masks) if len(parts) > 1 else (x if x is None else x.flatten(0, 1) for x in parts[0])
         )
         assert values is not None
-        return ViewGroup(encoder, views, values, lengths)
+        is_encoded = self.spec.items[members[0]].modality in self.encoded
+        return ViewGroup(encoder, views, values, lengths, is_encoded)
 
     def _augment(self, i: int, loaded: Loaded, epoch: int) -> tuple[Tensor, Tensor | None]:
         """Make the views (P, V, ...) of an item, and their lengths (P, V), on the device."""
-        item, transform, first_view = self.spec.items[i], self.transforms[i], self.spec.first_views[i]
+        item, first_view = self.spec.items[i], self.spec.first_views[i]
+        transform = None if item.modality in self.encoded else self.transforms[i]
         members = self.items[item.modality]
         values = self._copy_to_device(loaded.values[members.index(i) if len(loaded.values) > 1 else 0])
         lengths = None if loaded.lengths is None else self._copy_to_device(loaded.lengths)
@@ -231,13 +241,17 @@ def _merge(parts: Sequence[tuple[Tensor, Tensor | None]], masks: Sequence[Tensor
     return torch.cat([values.flatten(0, 1) for values in padded])[inverse], lengths
 
 
-class _BatchSampler(Iterable[tuple[int, Tensor]]):
-    """Yields the epoch and the indices of each batch; they are replaced for each epoch."""
+_FileBatch: TypeAlias = tuple[int, Tensor, Collection[str]]
+"""The epoch, the indices of the instances, and the modalities to read."""
+
+
+class _BatchSampler(Iterable[_FileBatch]):
+    """Yields what to read for each batch of an epoch; it is replaced for each epoch."""
 
     def __init__(self) -> None:
-        self.batches: Iterable[tuple[int, Tensor]] = ()
+        self.batches: Iterable[_FileBatch] = ()
 
-    def __iter__(self) -> Iterator[tuple[int, Tensor]]:
+    def __iter__(self) -> Iterator[_FileBatch]:
         return iter(self.batches)
 
 
@@ -247,6 +261,6 @@ class _FileDataset(torch_data.Dataset[tuple[Tensor, dict[str, Loaded]]]):
 
     readers: dict[str, ModalityReader]
 
-    def __getitem__(self, batch: tuple[int, Tensor]) -> tuple[Tensor, dict[str, Loaded]]:
-        epoch, index = batch
-        return index, {name: reader.read(index, epoch) for name, reader in self.readers.items()}
+    def __getitem__(self, batch: _FileBatch) -> tuple[Tensor, dict[str, Loaded]]:
+        epoch, index, names = batch
+        return index, {name: self.readers[name].read(index, epoch) for name in self.readers if name in names}

@@ -5,6 +5,7 @@ from manyviews.models.encoder_config import EncoderConfig as EncoderConfig
 from manyviews.models.encoder_config import EncoderSpec as EncoderSpec
 from manyviews.models.encoder_config import build_encoder as build_encoder
 from manyviews.models.encoder_config import check_encoder_name as check_encoder_name
+from manyviews.models.encoder_config import is_external as is_external
 from manyviews.models.encoder_config import select_options as select_options
 from manyviews.models.encoders import ENCODERS as ENCODERS
 from manyviews.models.encoders import eval_mode as eval_mode
@@ -17,10 +18,16 @@ from manyviews.models.feature_encoders import VectorEncoder as VectorEncoder
 from manyviews.models.heads import LateFusionHead as LateFusionHead
 from manyviews.models.heads import ProjectionHead as ProjectionHead
 from manyviews.models.inference import Encoder as Encoder
+from manyviews.models.multi_view import AdaptedEncoder as AdaptedEncoder
 from manyviews.models.multi_view import ModelOutput as ModelOutput
 from manyviews.models.multi_view import MultiViewEncoder as MultiViewEncoder
 from manyviews.models.multi_view import MultiViewHead as MultiViewHead
 from manyviews.models.multi_view import MultiViewModel as MultiViewModel
+from manyviews.models.pretrained import describe_pretrained as describe_pretrained
+from manyviews.models.pretrained import freeze_unused_parameters as freeze_unused_parameters
+from manyviews.models.pretrained import get_inner_model as get_inner_model
+from manyviews.models.pretrained import load_pretrained as load_pretrained
+from manyviews.models.pretrained import load_weights_file as load_weights_file
 from manyviews.models.resnet import ResNet as ResNet
 from manyviews.models.resnet import Stem as Stem
 from manyviews.models.resnet import resnet18 as resnet18

@@ -13,6 +13,7 @@ from torch import nn
 from manyviews.data import Column, Dataset, DatasetError
 from manyviews.models.encoders import ENCODERS, get_encoder
 from manyviews.models.feature_encoders import SequenceEncoder, TextEncoder, VectorEncoder
+from manyviews.models.hf_encoders import HFAudioEncoder, HFImageEncoder, HFTextEncoder
 from manyviews.utils import suggest
 
 CUSTOM = "custom"
@@ -24,8 +25,13 @@ ENCODERS_BY_KIND: dict[str, dict[str, Callable[..., nn.Module]]] = {
     "text": {"transformer": TextEncoder},
 }
 """Encoders by name, for each kind of modality."""
-EXTERNAL_PACKAGES: dict[str, tuple[str, ...]] = {"image": ("timm", "torchvision")}
-"""Packages with encoders PACKAGE:NAME, for each kind of modality."""
+EXTERNAL_PACKAGES: dict[str, tuple[str, ...]] = {
+    "image": ("timm", "torchvision", "hf"), "text": ("hf",), "audio": ("hf",),
+}  # fmt: skip
+"""Packages with encoders PACKAGE:NAME, for each kind of modality; hf is transformers, whose NAME may be a folder."""
+HF_ENCODERS: dict[str, Callable[..., nn.Module]] = {
+    "image": HFImageEncoder, "text": HFTextEncoder, "audio": HFAudioEncoder,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,14 @@ def list_encoders(kind: str) -> list[str]:
     return [*ENCODERS_BY_KIND[kind], *(f"{package}:NAME" for package in EXTERNAL_PACKAGES.get(kind, ()))]
 
 
+def is_external(kind: str, name: str) -> bool:
+    """Return whether a name is PACKAGE:NAME, of a package with encoders for this kind of modality."""
+    return ":" in name and name.partition(":")[0] in EXTERNAL_PACKAGES.get(kind, ())
+
+
 def check_encoder_name(kind: str, name: str) -> None:
     """Raise a ValueError unless there is an encoder of this name for a kind of modality."""
-    is_external = ":" in name and name.partition(":")[0] in EXTERNAL_PACKAGES.get(kind, ())
-    if not is_external and name not in [*list_encoders(kind), CUSTOM]:
+    if not is_external(kind, name) and name not in [*list_encoders(kind), CUSTOM]:
         raise ValueError(f"no encoder {name!r} for {kind}{suggest(name, list_encoders(kind))}")
 
 
@@ -123,8 +133,10 @@ def build_encoder(spec: EncoderSpec) -> nn.Module:
     check_encoder_name(spec.kind, spec.name)
     if spec.name == CUSTOM:
         raise ValueError("the encoder is a module of yours: pass it, as in mv.load_encoder(PATH, encoder=MODULE)")
-    if spec.name in ENCODERS_BY_KIND[spec.kind]:
+    if not is_external(spec.kind, spec.name):
         return ENCODERS_BY_KIND[spec.kind][spec.name](**spec.options)
     # Encoders of other packages compute buffers when they are built, so the meta device must not apply.
     with torch.device("cpu"):
+        if spec.name.startswith("hf:"):
+            return HF_ENCODERS[spec.kind](**spec.options)
         return get_encoder(spec.name, **spec.options)

@@ -1,7 +1,7 @@
 """Image encoders by name: built in, from timm or from torchvision."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from manyviews.models.hf_encoders import Normalize
 from manyviews.models.resnet import resnet18, resnet50, resnet_small
 from manyviews.utils import suggest
 
@@ -19,7 +20,8 @@ ENCODERS = {"resnet18": resnet18, "resnet50": resnet50, "resnet-small": resnet_s
 def get_encoder(name: str, **options: Any) -> nn.Module:
     """Build an encoder from images (B, 3, H, W) to representations (B, dim).
 
-    `timm:NAME` and `torchvision:NAME` build a model of that package (which must be installed) without its classifier.
+    `timm:NAME` and `torchvision:NAME` build a model of that package (which must be installed) without its classifier;
+    with the options `mean` and `std`, of the images that it was trained on, it normalizes its images by them.
 
     Examples:
         >>> get_encoder("resnet18", stem="small").dim
@@ -27,21 +29,42 @@ def get_encoder(name: str, **options: Any) -> nn.Module:
     """
     package, _, model = name.partition(":")
     if model and package in ("timm", "torchvision"):
-        return _create_external(package, model, options)
+        mean, std = options.pop("mean", None), options.pop("std", None)
+        encoder = create_external(package, model, options)
+        return encoder if mean is None or std is None else NormalizedEncoder(encoder, mean, std)
     if name not in ENCODERS:
         raise ValueError(f"no encoder {name!r}{suggest(name, [*ENCODERS, 'timm:NAME', 'torchvision:NAME'])}")
     return ENCODERS[name](**options)
 
 
-def _create_external(package: str, model: str, options: dict[str, Any]) -> nn.Module:
+class NormalizedEncoder(nn.Module):
+    """A model of another library, for images (B, 3, H, W) in [0, 1], which it normalizes first."""
+
+    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        self.normalize, self.model = Normalize(mean, std), model
+
+    def forward(self, images: Tensor) -> Tensor:
+        h: Tensor = self.model(self.normalize(images))
+        return h
+
+
+def import_external(package: str, model: str) -> Any:
+    """Import timm or torchvision's models; raise a ValueError if it cannot be imported."""
     try:
-        library = importlib.import_module(package if package == "timm" else "torchvision.models")
+        return importlib.import_module(package if package == "timm" else "torchvision.models")
     except (ImportError, RuntimeError) as error:  # torchvision raises RuntimeError if its torch version differs
         raise ValueError(f"{package}:{model} needs {package}, which cannot be imported: {error}") from error
+
+
+def create_external(package: str, model: str, options: Mapping[str, Any]) -> nn.Module:
+    """Build a model of timm or torchvision without its classifier, with `pretrained` weights if asked for."""
+    library = import_external(package, model)
     if package == "timm":
         encoder: nn.Module = library.create_model(model, num_classes=0, **options)
         return encoder
-    encoder = library.get_model(model, **options)
+    weights = {"weights": "DEFAULT"} if options.get("pretrained") else {}
+    encoder = library.get_model(model, **weights, **{key: options[key] for key in options if key != "pretrained"})
     linears = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
     if not linears:
         raise ValueError(f"torchvision:{model}: cannot find the classifier to remove")

@@ -137,7 +137,8 @@ class MultiViewEncoder(nn.Module):
             raise ValueError(f"mask must be bool {shape}, got {batch.mask.dtype} {tuple(batch.mask.shape)}")
         rows = []
         for group in batch.groups:
-            module = self.get_adapted_encoder(group.encoder)
+            adapted = self.get_adapted_encoder(group.encoder)
+            module = adapted.adapter if group.is_encoded else adapted
             rows.append(
                 apply_to_rows(
                     module, group.values, batch, group.views, self.dim, self.per_view_batch_norm, group.lengths
@@ -167,12 +168,16 @@ class AdaptedEncoder(nn.Module):
         self.adapter = nn.Identity() if encoder_dim == dim else nn.Linear(encoder_dim, dim)
 
     def forward(self, views: Tensor, lengths: Tensor | None = None) -> Tensor:
+        adapted: Tensor = self.adapter(self.encode(views, lengths))
+        return adapted
+
+    def encode(self, views: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the output (P, encoder_dim) of the encoder."""
         h: Tensor = self.encoder(views) if lengths is None else self.encoder(views, lengths)
         if h.dim() != 2 or h.shape[1] != self.encoder_dim:
             got = f"views {tuple(views.shape)} to {tuple(h.shape)}"
             raise ValueError(f"an encoder must map views (P, ...) to (P, {self.encoder_dim}), this one maps {got}")
-        adapted: Tensor = self.adapter(h)
-        return adapted
+        return h
 
 
 class MultiViewHead(nn.Module):

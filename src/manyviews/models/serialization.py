@@ -29,13 +29,18 @@ METADATA_KEY = "manyviews"
 """Metadata key of the config in the header."""
 ALLOWED_OPTIONS: Mapping[str, type] = {
     "stem": str, "width": float, "features": int, "dim": int, "layers": int, "heads": int, "dropout": float,
+    "config": dict, "pooling": str, "normalize": bool, "uses_mask": bool, "mean": list, "std": list,
 }  # fmt: skip
 """Encoder options that a file may set; other options are rejected."""
 MAX_IMAGE_SIZE = 4096
 """Max height and width of the images of an encoder."""
 LAYER_BYTES = 12
 """Bytes per element of the largest layer output: input, output and residual in float32."""
-ENCODER_NAME = r"((timm|torchvision):)?[\w.-]+"
+ALLOWED_PREPROCESSING: Mapping[str, type] = {
+    "tokenizer": str, "max_tokens": int, "pad_id": int, "sampling_rate": int, "max_seconds": float, "num_frames": int,
+}  # fmt: skip
+"""Preprocessing that a file may set."""
+ENCODER_NAME = r"((timm|torchvision):)?[\w.-]+|hf:[\w.-]+(/[\w.-]+)?"
 MAX_DIM = 10_000
 """Max number of modalities, features, dimensions and layers in a file."""
 
@@ -48,7 +53,12 @@ def serialize_module(module: nn.Module, config: EncoderConfig | None = None) -> 
     """Return the bytes of a file for `load_encoder_file`, or without a config for `load_weights`."""
     from safetensors.torch import save
 
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    state: dict[str, Tensor] = {}
+    for name, tensor in module.state_dict().items():
+        value = tensor.detach().cpu().contiguous()
+        # Weights that a model uses twice are saved twice, because a file has no aliases.
+        is_shared = any(value.data_ptr() == other.data_ptr() and value.numel() for other in state.values())
+        state[name] = value.clone() if is_shared else value
     return save(state, None if config is None else {METADATA_KEY: json.dumps(asdict(config))})
 
 
@@ -113,9 +123,7 @@ def _count_largest_output(encoder: nn.Module, image: Tensor | None) -> int:
 
 def load_weights(module: nn.Module, path: Path, description: str) -> None:
     """Load the weights of a file; raise with the differences unless names and shapes match exactly."""
-    with _open_file(path) as file:
-        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
-    expected = module.state_dict()
+    weights, expected = read_weights(path), module.state_dict()
     problems = [f"missing {name}" for name in expected if name not in weights]
     problems += [f"unexpected {name}" for name in weights if name not in expected]
     shapes = {name: (tuple(weights[name].shape), tuple(expected[name].shape)) for name in expected if name in weights}
@@ -127,6 +135,16 @@ def load_weights(module: nn.Module, path: Path, description: str) -> None:
         if any(tensor.is_meta for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))):
             part.to_empty(device="cpu", recurse=False)
     module.load_state_dict(weights)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read all tensors of a file.
+
+    Raises:
+        EncoderError: it is not a safetensors file.
+    """
+    with _open_file(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is not a dict)
 
 
 def read_first_dim(path: Path, name: str) -> int:
@@ -173,17 +191,21 @@ def read_encoder_config(path: Path) -> EncoderConfig:
 
 
 def _parse_option(kind: type, value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
         raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return kind(value)
 
 
 def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
     options = {key: _parse_option(ALLOWED_OPTIONS[key], value) for key, value in spec["options"].items()}
+    given = spec.get("preprocessing", {}).items()
+    preprocessing = {key: _parse_option(ALLOWED_PREPROCESSING[key], value) for key, value in given}
+    for key in options.keys() & {"mean", "std"}:
+        options[key] = [_parse_option(float, value) for value in spec["options"][key]]
     size, kind, name = operator.index(spec["size"]), spec["kind"], spec["name"]
     numbers = [value for value in options.values() if type(value) is int]
     if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):
         raise ValueError(f"invalid encoder {name!r} for {kind!r} with {options}")
     if not KINDS[kind].min_size <= size <= MAX_IMAGE_SIZE:
         raise ValueError(f"invalid image size {size}")
-    return EncoderSpec(kind, name, options, size)
+    return EncoderSpec(kind, name, options, size, preprocessing)

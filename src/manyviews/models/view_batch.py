@@ -23,6 +23,8 @@ class ViewGroup(NamedTuple):
     """The views (P, ...) that exist, instance by instance: P = B V if none is missing."""
     lengths: Tensor | None = None
     """Number of steps (P,) of sequences and texts."""
+    is_encoded: bool = False
+    """Whether the values are outputs (P, n) of the encoder, which was run before."""
 
 
 class ViewBatch(NamedTuple):

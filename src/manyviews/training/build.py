@@ -19,10 +19,13 @@ from manyviews.models import (
 )
 from manyviews.training.config import DEFAULT_ENCODER_KIND, Config, ConfigError, OptimizerName
 from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.initial_weights import check_pretrained, find_pretrained, is_pretrained
 from manyviews.training.kinds import TRAINING_BY_KIND, KindViews
 from manyviews.transforms import Transform
 
 SMALL_DATA_LEARNING_RATE, SMALL_DATA_TEMPERATURE = 3e-3, 0.2
+PRETRAINED_LR_SCALE = 0.05
+"""With AdamW's default, pretrained weights have the usual learning rate of fine-tuning, 5e-5 for a batch of 256."""
 OPTIMIZER_DEFAULTS = {"sgd": (1.0, 1e-6), "lars": (0.3, 1e-6), "adamw": (1e-3, 1e-2)}
 """Learning rate and weight decay of each optimizer."""
 
@@ -50,6 +53,7 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
     columns: dict[str, dict[str, Column]] = {}
     for name in spec.modalities:
         columns.setdefault(train[name].kind, {})[name] = train[name]
+    check_pretrained(config)
     _check_fields(config, columns)
     _check_encoder_keys(config, {*columns, *spec.modalities})
     for name in spec.modalities:
@@ -59,7 +63,11 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
     for kind, part in columns.items():
         config = TRAINING_BY_KIND[kind].resolve(config, KindViews(part, spec, objects, is_small))
     config = dataclasses.replace(config, hidden_dim=config.hidden_dim or (64 if is_small else 128))
-    return resolve_optimization(config, choose_optimizer(modalities), is_small=is_small)
+    has_pretrained = any(is_pretrained(config, name, train[name].kind) for name in spec.modalities)
+    if config.encoder_lr_scale is None:
+        config = dataclasses.replace(config, encoder_lr_scale=PRETRAINED_LR_SCALE if has_pretrained else 1.0)
+    default_optimizer = "adamw" if has_pretrained else choose_optimizer(modalities)
+    return resolve_optimization(config, default_optimizer, is_small=is_small)
 
 
 def _check_fields(config: Config, kinds: Collection[str]) -> None:
@@ -155,14 +163,14 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects
         ConfigError: there is no encoder of a chosen name.
     """
     encoders: dict[str, EncoderSpec] = {}
+    names: dict[str, str] = {}
     for modality, key in spec.encoders.items():
         column = train[modality]
         name = choose_encoder(config, modality, column, objects)
-        if key in encoders and encoders[key].name != name:
-            names = " and ".join(other for other, shared in spec.encoders.items() if shared == key)
+        if names.setdefault(key, name) != name:
+            sharing = " and ".join(other for other, shared in spec.encoders.items() if shared == key)
             raise ConfigError(
-                f"{names} share an encoder, which cannot be both {encoders[key].name} and {name}: "
-                "use --separate-encoders"
+                f"{sharing} share an encoder, which cannot be both {names[key]} and {name}: use --separate-encoders"
             )
         options = {
             "features": column.dim, "dim": config.hidden_dim, "layers": config.transformer_layers,
@@ -170,8 +178,14 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects
             "width": config.width_mult,
         }  # fmt: skip
         size = max(item.size for item in spec.items if item.encoder == key)
-        encoders[key] = EncoderSpec(column.kind, name, select_options(column.kind, name, options), size)
-    return EncoderConfig(encoders, spec.encoders, config.hidden_dim if len(encoders) > 1 else None)
+        pretrained = find_pretrained(config, modality, column)
+        if pretrained is not None:
+            encoders[key] = dataclasses.replace(pretrained, size=size)
+        else:
+            encoders[key] = EncoderSpec(column.kind, name, select_options(column.kind, name, options), size)
+    # Pretrained representations of one dimension stay as they are, without a linear layer.
+    is_adapted = len(encoders) > 1 and not all(is_pretrained(config, name, train[name].kind) for name in spec.encoders)
+    return EncoderConfig(encoders, spec.encoders, config.hidden_dim if is_adapted else None)
 
 
 def fit_encoders(encoder: MultiViewEncoder, train: Dataset, index: Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -106,8 +106,14 @@ class Config:
     """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
     encoder: tuple[str, ...] = ("resnet-small",)
-    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME or torchvision:NAME. Encoders of other kinds, or of
-    one modality, as KIND=NAME or MODALITY=NAME: transformer for sequences and texts, mlp for vectors."""
+    """Image encoder: resnet-small, resnet18, resnet50, timm:NAME, torchvision:NAME, or hf:NAME_OR_FOLDER, a pretrained
+    model of transformers. Encoders of other kinds, or of one modality, as KIND=NAME or MODALITY=NAME: transformer for
+    sequences and texts, mlp for vectors, hf:NAME_OR_FOLDER for texts and audio."""
+    pretrained: bool = False
+    """Start encoders timm:NAME and torchvision:NAME from their pretrained weights; hf:NAME always does."""
+    weights: tuple[str, ...] = ()
+    """Initial weights of the image encoder, a .safetensors file with the names of the encoder's own library; of other
+    encoders, as KIND=FILE or MODALITY=FILE."""
     separate_encoders: bool = False
     """Give each image modality an encoder of its own, instead of one that they share."""
     stem: Stem | None = None
@@ -130,6 +136,11 @@ class Config:
     """Dropout probability of the encoders of features and texts."""
     init: Path | None = None
     """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only). Default: random."""
+    freeze: tuple[str, ...] = ()
+    """Modalities or kinds whose encoders keep their initial weights, or all. Default: none."""
+    freeze_until: tuple[str, ...] = ()
+    """Keep the initial weights of an encoder before this submodule, such as layer3 of an image encoder; of other
+    encoders MODALITY=NAME or KIND=NAME, such as text=encoder.layer.8. Default: none."""
 
     loss: str = "mv-dhel"
     """Name of the loss, or a weighted sum such as mv-dhel+0.5*prod-dhel; `manyviews losses` lists all."""
@@ -156,10 +167,14 @@ class Config:
     """Save memory: embed at most this many instances at once on each rank. The gradient stays that of the full batch;
     batch norm normalizes each chunk separately."""
     optimizer: OptimizerName = "auto"
-    """Optimizer; auto is sgd if all views are images, else adamw."""
+    """Optimizer; auto is sgd if all views are images and no encoder is pretrained, else adamw."""
     learning_rate: float | None = None
     """Peak learning rate for a batch of 256; it is multiplied by instances per batch / 256. Default: 1 for sgd, 0.3 for
     lars, 0.001 for adamw, 0.003 for adamw and small data of sequences alone."""
+    encoder_lr_scale: float | None = None
+    """Multiplier for the learning rate of encoders, relative to that of all other weights. It is for encoders that
+    start from trained weights: pretrained ones, those of --init, your own modules. Default: 0.05 if encoders are
+    pretrained, else 1."""
     warmup_fraction: float = 0.1
     """Fraction of the steps with linear warm-up; afterwards the learning rate decays to zero as a cosine."""
     momentum: float = 0.9
@@ -168,6 +183,11 @@ class Config:
     """Weight decay; biases and normalization layers have none. Default: 0.01 for adamw, else 1e-6."""
     lars_trust_coefficient: float = 1e-3
     """Trust coefficient of LARS."""
+    clip_grad: float | None = None
+    """Scale gradients down to this norm, that of the gradients of all weights together. Default: not scaled."""
+    ema: float | None = None
+    """Decay of an exponential moving average of the weights, such as 0.999: it is the model that is monitored,
+    evaluated and saved. Default: no average."""
     seed: int = 0
     """Seed of the initial weights, the batches and the views."""
 
@@ -228,13 +248,16 @@ class Config:
 
     def get_encoder_name(self, modality: str, kind: str) -> str | None:
         """Return the encoder that is chosen for a modality of a kind, or None."""
-        chosen, unnamed = self.list_chosen_encoders(), [text for text in self.encoder if "=" not in text]
-        default = {DEFAULT_ENCODER_KIND: unnamed[-1]} if unnamed else {}
-        return chosen.get(modality) or (default | chosen).get(kind)
+        return _choose(self.encoder, modality, kind)
+
+    def get_weights_file(self, modality: str, kind: str) -> Path | None:
+        """Return the file of initial weights that is chosen for the encoder of a modality of a kind, or None."""
+        chosen = _choose(self.weights, modality, kind)
+        return None if chosen is None else Path(chosen).expanduser()
 
     def list_chosen_encoders(self) -> dict[str, str]:
         """List the encoders that are chosen as MODALITY=NAME or KIND=NAME."""
-        return dict(text.split("=", 1) for text in self.encoder if "=" in text)
+        return _list_named(self.encoder)
 
     def check(self) -> None:
         """Raise a ConfigError for the first invalid field."""
@@ -386,6 +409,17 @@ class Config:
         return [name for name in self.get_result_fields() if getattr(self, name) != getattr(other, name)]
 
 
+def _choose(texts: Sequence[str], modality: str, kind: str) -> str | None:
+    """Return what is chosen for a modality of a kind, as NAME (for the default kind), KIND=NAME or MODALITY=NAME."""
+    chosen, unnamed = _list_named(texts), [text for text in texts if "=" not in text]
+    default = {DEFAULT_ENCODER_KIND: unnamed[-1]} if unnamed else {}
+    return chosen.get(modality) or (default | chosen).get(kind)
+
+
+def _list_named(texts: Sequence[str]) -> dict[str, str]:
+    return dict(text.split("=", 1) for text in texts if "=" in text)
+
+
 def _list_temperatures(loss: MultiViewLoss) -> list[float | Tensor]:
     """List the temperatures of a loss, or of the parts of a sum; losses without temperature have none."""
     parts = [module for module in loss.modules() if isinstance(module, MultiViewLoss)]
@@ -417,9 +451,9 @@ BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
         "num_nodes", "cpu_threads", "knn_k", "log_every", "keep_checkpoints",
     )),
     "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
-    "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate")),
+    "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate", "encoder_lr_scale", "clip_grad")),
     "in [0, 1)": (lambda value: 0 <= value < 1, (
-        "missing_rate", "dropout", "momentum", "feature_mask", "time_mask",
+        "missing_rate", "dropout", "momentum", "feature_mask", "time_mask", "ema",
     )),
     "in (0, 1]": (lambda value: 0 < value <= 1, ("time_crop",)),
     "in [0, 1]": (lambda value: 0 <= value <= 1, ("warmup_fraction",)),

@@ -18,6 +18,7 @@ from manyviews.loading import ViewSpec
 from manyviews.models import ENCODERS, Standardize, Stem
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.initial_weights import find_pretrained
 from manyviews.transforms import (
     FeatureTransform,
     ImageTransform,
@@ -85,8 +86,7 @@ class ImageTraining(KindTraining):
         config = self._set_custom_size(config, views)
         size = config.image_size
         if size is None:
-            inferred = max(cast("Images", column).infer_size() for column in views.columns.values())
-            size = max(item.size for item in views.spec.items) or inferred
+            size = max(item.size for item in views.spec.items) or self._infer_size(config, views.columns)
         is_large = size > LARGE_IMAGE_SIZE
         return dataclasses.replace(
             config,
@@ -95,6 +95,12 @@ class ImageTraining(KindTraining):
             blur_prob=(0.5 if is_large else 0.0) if config.blur_prob is None else config.blur_prob,
             stem=self._choose_stem(config, views.columns, is_large),
         )
+
+    def _infer_size(self, config: Config, columns: Mapping[str, Column]) -> int:
+        """Return the size that a pretrained encoder was trained with, or else that of the images."""
+        pretrained = (find_pretrained(config, name, column) for name, column in columns.items())
+        sizes = [spec.size for spec in pretrained if spec is not None]
+        return max(sizes or [cast("Images", column).infer_size() for column in columns.values()])
 
     def _set_custom_size(self, config: Config, views: KindViews) -> Config:
         """Set the size of images to that of the user's transforms."""

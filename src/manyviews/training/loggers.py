@@ -17,7 +17,7 @@ from manyviews.utils import logger, read_text, write_atomic
 
 COLUMNS = (
     "step", "epoch", "loss", "learning_rate", "temperature", "knn", "alignment", "uniformity", "rank", "rankme",
-    "knn_k",
+    "knn_k", "grad_norm",
 )  # fmt: skip
 """New columns are appended at the end, so that rows written by an earlier version still fit the header."""
 

@@ -1,7 +1,8 @@
 """Optimizers, their parameter groups, and the learning rate schedule."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,38 +15,47 @@ SCALAR_LR_MULT = 0.01
 """Learning rate multiplier of scalar parameters under SGD and LARS; AdamW's steps are independent of gradient size."""
 
 
-def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
+def build_optimizer(config: Config, model: nn.Module, lr_scales: Mapping[Tensor, float]) -> Optimizer:
     """Build the optimizer; the trainer sets its learning rate at every step."""
-    groups = build_parameter_groups(model, config.weight_decay or 0.0)
+    scalar_lr_mult = 1.0 if config.optimizer == "adamw" else SCALAR_LR_MULT
+    groups = build_parameter_groups(model, config.weight_decay or 0.0, lr_scales, scalar_lr_mult)
     if config.optimizer == "adamw":
-        return torch.optim.AdamW([{**group, "lr_mult": 1.0} for group in groups], lr=0.0)
+        return torch.optim.AdamW(groups, lr=0.0)
     if config.optimizer == "lars":
         return LARS(groups, lr=0.0, momentum=config.momentum, trust_coefficient=config.lars_trust_coefficient)
     return torch.optim.SGD(groups, lr=0.0, momentum=config.momentum)
 
 
-def build_parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def build_parameter_groups(
+    model: nn.Module,
+    weight_decay: float,
+    lr_scales: Mapping[Tensor, float] = MappingProxyType({}),
+    scalar_lr_mult: float = SCALAR_LR_MULT,
+) -> list[dict[str, Any]]:
     """Group parameters: weights (with decay, and LARS scaling), biases and norms (without), and scalars.
 
-    The whole loss depends on a scalar such as a learned temperature, which diverges at the learning rate of the
-    weights: `lr_mult` of its group multiplies the rate.
+    `lr_mult` of a group multiplies the learning rate. The whole loss depends on a scalar such as a learned temperature,
+    which diverges at the learning rate of the weights. Parameters in `lr_scales` are in groups of their own.
 
     Examples:
         >>> groups = build_parameter_groups(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), 1e-6)
         >>> [(len(group["params"]), group["weight_decay"], group["lars_adapt"]) for group in groups]
         [(1, 1e-06, True), (3, 0.0, False)]
     """
-    by_dim: dict[int, list[nn.Parameter]] = {0: [], 1: [], 2: []}
+    members: dict[tuple[float, int], list[nn.Parameter]] = {(1.0, 2): [], (1.0, 1): []}
     for parameter in model.parameters():
         if parameter.requires_grad:
-            by_dim[min(parameter.dim(), 2)].append(parameter)
-    groups: list[dict[str, Any]] = [
-        {"params": by_dim[2], "weight_decay": weight_decay, "lars_adapt": True},
-        {"params": by_dim[1], "weight_decay": 0.0, "lars_adapt": False},
+            key = lr_scales.get(parameter, 1.0), min(parameter.dim(), 2)
+            members.setdefault(key, []).append(parameter)
+    return [
+        {
+            "params": part,
+            "weight_decay": weight_decay if dim == 2 else 0.0,
+            "lars_adapt": dim == 2,
+            "lr_mult": scale * (1.0 if dim else scalar_lr_mult),
+        }
+        for (scale, dim), part in members.items()
     ]
-    if by_dim[0]:
-        groups.append({"params": by_dim[0], "weight_decay": 0.0, "lars_adapt": False, "lr_mult": SCALAR_LR_MULT})
-    return groups
 
 
 class LARS(Optimizer):

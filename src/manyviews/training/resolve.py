@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +15,14 @@ from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
 from manyviews.training.build import resolve_views
 from manyviews.training.config import CUSTOM_DATA, DEFAULT_BATCH_SIZE, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.initial_weights import is_pretrained
 from manyviews.training.task import TrainingTask, choose_monitor_size
 from manyviews.utils import choose_threads, limit_threads
 
 AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | dict.fromkeys(
     (
         "image_size", "jitter_strength", "blur_prob", "stem", "learning_rate", "weight_decay", "monitor_size",
-        "batch_size", "hidden_dim", "transformer_layers", "temperature",
+        "batch_size", "hidden_dim", "transformer_layers", "temperature", "encoder_lr_scale",
     )
 )  # fmt: skip
 """Fields that default to a value from the data, and the value that means "not set"."""
@@ -111,9 +113,18 @@ def with_absolute_paths(config: Config) -> Config:
     return dataclasses.replace(
         config,
         data=str(path.resolve()) if path and path.exists() and config.data != CUSTOM_DATA else config.data,
+        encoder=tuple(_with_absolute_path(text, "hf:") for text in config.encoder),
+        weights=tuple(_with_absolute_path(text) for text in config.weights),
         class_list=None if config.class_list is None else config.class_list.expanduser().resolve(),
         init=None if config.init is None else config.init.expanduser().resolve(),
     )
+
+
+def _with_absolute_path(text: str, prefix: str = "") -> str:
+    """Make the path in `[KEY=][PREFIX]PATH` absolute, if it exists."""
+    key, equals, value = text.partition("=") if "=" in text else ("", "", text)
+    path = Path(value.removeprefix(prefix)).expanduser()
+    return f"{key}{equals}{prefix}{path.resolve()}" if value.startswith(prefix) and path.exists() else text
 
 
 def limit_cpu_threads(config: Config, data: DatasetDict) -> AbstractContextManager[None]:
@@ -123,6 +134,7 @@ def limit_cpu_threads(config: Config, data: DatasetDict) -> AbstractContextManag
 
 
 def has_small_modalities(config: Config, data: DatasetDict) -> bool:
-    """Return whether all views are vectors, texts or short sequences."""
+    """Return whether all views are vectors, texts or short sequences, with small encoders."""
     names = ViewSpec.parse(config.views).resolve(data).modalities
-    return all(data["train"][name].is_small for name in names)
+    columns = {name: data["train"][name] for name in names}
+    return all(column.is_small and not is_pretrained(config, name, column.kind) for name, column in columns.items())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from manyviews.data import Dataset, DatasetDict, load_dataset
 from manyviews.loading import (
+    EncodedModality,
     ViewLoader,
     ViewSpec,
     embed_instances,
@@ -34,6 +35,9 @@ from manyviews.models import (
 from manyviews.training.build import build_encoder_config, build_transforms, fit_encoders, make_spec
 from manyviews.training.config import CUSTOM_DATA, Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
+from manyviews.training.freezing import find_frozen, freeze_encoders, list_frozen_parts, list_trained_encoders
+from manyviews.training.frozen_outputs import make_encoding_loaders
+from manyviews.training.initial_weights import load_initial_weights
 from manyviews.utils import EVAL_EPOCH, draw_permutation, draw_uniform, hide_progress
 
 MIN_MONITORED = 20
@@ -60,11 +64,15 @@ class TrainingTask:
         split = drop_random_modalities(data["train"], self.spec, config)
         self.encoder_config = build_encoder_config(config, self.spec, split, self.objects)
         self.split = self.encoder_config.prepare_dataset(split)
+        columns = {name: split[name] for name in self.spec.modalities}
+        self.frozen = find_frozen(config, columns, self.spec.encoders)
+        self.trained_encoders = list_trained_encoders(config, self.encoder_config)
         self.labels = self.split.labels if config.supervised else self.split.class_labels
         self.uses_labels = config.supervised or config.loss == "supcon" or self.objects.accepts("labels")
         indices, monitored, self.knn_bank = split_monitored(len(self.split), config.seed, config.monitor_size)
         self.transforms = build_transforms(config, self.spec, self.split, indices, self.objects)
         self.view_loader = self.make_loader(config.num_workers)
+        self.encoding_loaders = make_encoding_loaders(self.view_loader, self.frozen_encoders)
         usable = find_usable_instances(self.split, self.spec, config, self.objects.loss)
         self.unmonitored, self.train_indices = indices, indices[usable[indices]]
         self.monitor_indices = monitored[usable[monitored]]
@@ -107,9 +115,26 @@ class TrainingTask:
                 per_view_batch_norm=config.per_view_batch_norm,
                 modules={key: self._build_custom_encoder(key) for key in self._list_custom_encoders()},
             )
+            load_initial_weights(config, encoder, self.split, self.make_loader(0))
             fit_encoders(encoder, self.split, self.unmonitored)
+            freeze_encoders(encoder, self.frozen)
             head = self._build_supervised_head(encoder) if config.supervised else self._build_head(encoder)
             return MultiViewModel(encoder, head)
+
+    @property
+    def frozen_encoders(self) -> list[str]:
+        """Encoders of which no part is trained."""
+        return [key for key, until in self.frozen.items() if not until]
+
+    def list_frozen_parts(self, model: MultiViewModel) -> list[nn.Module]:
+        """List the modules that are not trained."""
+        parts = (list_frozen_parts(model.encoder.get_encoder(key), until) for key, until in self.frozen.items())
+        return [module for part in parts for module in part]
+
+    def use_encoded(self, encoded: dict[str, EncodedModality]) -> None:
+        """Train and monitor with these outputs of encoders instead of the views of their modalities."""
+        for loader in (self.view_loader, *self.__dict__.get("monitor_loaders", ())):
+            loader.use_encoded(encoded)
 
     def _list_custom_encoders(self) -> list[str]:
         return [key for key, spec in self.encoder_config.encoders.items() if spec.name == CUSTOM]
@@ -214,19 +239,23 @@ class TrainingTask:
         """Loaders for `monitor`, of augmented views and of one view of each modality."""
         workers = self.config.num_workers
         options = self.encoder_config, workers, self.device
-        return self.make_loader(workers), make_eval_loader(self.split, *options, keep_workers=True)
+        loaders = self.make_loader(workers), make_eval_loader(self.split, *options, keep_workers=True)
+        for loader in loaders:
+            loader.use_encoded(self.view_loader.encoded)
+        return loaders
 
     def start_workers(self, monitors: bool) -> None:
         """Start the processes that read files, which live as long as the training.
 
         They are forked before ranks exchange anything: a fork amid an exchange may copy a lock that nobody releases.
         """
-        for loader in (self.view_loader, *(self.monitor_loaders if monitors else ())):
+        others = self.encoding_loaders.values()
+        for loader in (self.view_loader, *others, *(self.monitor_loaders if monitors else ())):
             loader.start_workers()
 
     def stop_workers(self) -> None:
         """Stop the processes that read files for training and monitoring."""
-        for loader in (self.view_loader, *self.__dict__.get("monitor_loaders", ())):
+        for loader in (*self.encoding_loaders.values(), self.view_loader, *self.__dict__.get("monitor_loaders", ())):
             loader.stop_workers()
 
     def finish_model(self, model: MultiViewModel) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -19,10 +18,14 @@ from torch.distributed import DistError
 from manyviews.loading import EpochBatches
 from manyviews.losses import MultiViewLoss, NonFiniteInputError
 from manyviews.models import MultiViewModel, ViewBatch
+from manyviews.training.banner import make_banner
 from manyviews.training.callbacks import Callback
-from manyviews.training.checkpoints import keep_newest, load_checkpoint, save_checkpoint
+from manyviews.training.checkpoints import load_checkpoint, save_checkpoint
 from manyviews.training.config import ConfigError
 from manyviews.training.fabric import run_on_rank_zero
+from manyviews.training.freezing import make_lr_scales, warn_random_frozen
+from manyviews.training.frozen_outputs import encode_frozen
+from manyviews.training.full_disk import DiskFullError, retry_until_written, write_or_make_space
 from manyviews.training.grad_cache import grad_cache_backward
 from manyviews.training.loggers import MetricsFile, make_loggers
 from manyviews.training.optim import build_optimizer
@@ -31,14 +34,13 @@ from manyviews.training.signals import SignalCatcher, TrainingInterrupted
 from manyviews.training.step_progress import StepProgress
 from manyviews.training.sync_batch_norm import convert_sync_batch_norm
 from manyviews.training.task import TrainingTask, get_collapse_warning
+from manyviews.training.weight_average import WeightAverage
 from manyviews.utils import (
-    DISK_FULL_ERRNOS,
     FILE_ONLY,
     MALFORMED_ERRORS,
     describe_type,
     hash_key,
     logger,
-    print_stderr,
     warmup_cosine_lr,
 )
 
@@ -46,16 +48,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-RETRY_SECONDS = 2.0
-"""Seconds between two attempts to write to a full disk."""
-
-
 class DivergedError(ValueError):
     """The loss became NaN or infinite."""
-
-
-class DiskFullError(OSError):
-    """The disk is still full after old checkpoints were removed."""
 
 
 class Evaluation(Protocol):
@@ -121,20 +115,33 @@ class Trainer:
             convert_sync_batch_norm(model, self.fabric.device)
         precision = self.fabric.strategy.precision
         precision.convert_module(loss).to(self.fabric.device)
-        optimizer = build_optimizer(self.config, nn.ModuleList([model, loss]))
+        lr_scales = make_lr_scales(self.config, model.encoder, self.task.trained_encoders)
+        optimizer = build_optimizer(self.config, nn.ModuleList([model, loss]), lr_scales)
         self.module, self.optimizer = self.fabric.setup(model, optimizer)
+        self.frozen_parts = self.task.list_frozen_parts(model)
+        ema = self.config.ema
+        self.average = None if ema is None else WeightAverage(model, ema)
         self.state_objects: dict[str, Any] = {
             "model": model,
             "loss": loss,
             "optimizer": self.optimizer,
             "precision": precision,
         }
+        if self.average is not None:
+            self.state_objects["average"] = self.average.model
+
+    @property
+    def final_model(self) -> MultiViewModel:
+        """The model that is monitored, saved and evaluated: the average of the weights, if there is one."""
+        return self.model if self.average is None else self.average.model
 
     def fit(self) -> None:
         """Train from the current step to the end, then save the model and evaluate it."""
         with closing(self.metrics) if self.metrics else nullcontext():
-            for line in self._make_banner():
+            for line in make_banner(self):
                 logger.info(line)
+            warn_random_frozen(self.task.frozen, self.task.trained_encoders)
+            self.task.use_encoded(encode_frozen(self.task, self.model, self.fabric))
             if self.config.init is not None and self.step_number == 0:
                 self.save()  # then the run can be resumed without the files of its initial weights
             self.progress = StepProgress(self.total_steps, self.step_number)
@@ -208,6 +215,8 @@ class Trainer:
         rate = warmup_cosine_lr(self.step_number, steps, round(self.config.warmup_fraction * steps), self.peak_lr)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group.get("lr_mult", 1.0)
+        for module in self.frozen_parts:  # a callback may have switched the model to training mode
+            module.eval()
         # Randomness of the encoder (dropout) depends on (seed, step, rank) only, so resuming reproduces it.
         torch.manual_seed(int(hash_key(self.config.seed, self.step_number, self.fabric.global_rank)))
         loss_kwargs = self.task.get_loss_kwargs(batch)
@@ -244,9 +253,15 @@ class Trainer:
         for parameter in self.loss.parameters():
             if parameter.grad is not None:
                 parameter.grad = self.all_reduce(parameter.grad, "mean")
+        row = {"loss": loss.detach(), "learning_rate": rate}
+        if self.config.clip_grad is not None:
+            row["grad_norm"] = self.fabric.clip_gradients(
+                self.module, self.optimizer, max_norm=self.config.clip_grad, error_if_nonfinite=False
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        row = {"loss": loss.detach(), "learning_rate": rate}
+        if self.average is not None:
+            self.average.update(self.model, self.step_number)
         if isinstance(self.loss, MultiViewLoss):
             temperature = self.loss.temperature
             if temperature is not None:
@@ -280,7 +295,7 @@ class Trainer:
     def monitor(self, row: dict[str, Any]) -> None:
         """Add the metrics of the monitored instances to a row, and log them."""
         try:
-            metrics = self.task.monitor(self.model)
+            metrics = self.task.monitor(self.final_model)
         except FloatingPointError as error:
             raise self.make_divergence_error(str(error), row["step"], row["learning_rate"]) from error
         row |= metrics
@@ -328,8 +343,10 @@ class Trainer:
         try:
             # The metrics up to a checkpoint's step are written before it.
             if self.metrics:
-                self.write(self.metrics.flush)
-            self.write(lambda: save_checkpoint(self.run.checkpoint_dir, step, state, keep))
+                write_or_make_space(self.metrics.flush, self.run.checkpoint_dir)
+            write_or_make_space(
+                lambda: save_checkpoint(self.run.checkpoint_dir, step, state, keep), self.run.checkpoint_dir
+            )
             self.saved_step = step
         except OSError as error:
             logger.warning(
@@ -424,55 +441,29 @@ class Trainer:
             )
         return bool(should_stop)
 
-    def write(self, write: Callable[[], object]) -> None:
-        """Write; if the disk is full, keep only the newest checkpoint and try again."""
-        for is_last_attempt in (False, True):
-            try:
-                write()
-                return
-            except OSError as error:
-                if error.errno not in DISK_FULL_ERRNOS:
-                    raise
-                if is_last_attempt:
-                    raise DiskFullError(error.errno, error.strerror, error.filename) from error
-            keep_newest(self.run.checkpoint_dir)
-
-    def retry_until_written(self, write: Callable[[], object], failure: DiskFullError) -> None:
-        """Repeat a failed write until the disk has space; raise TrainingInterrupted after a signal."""
-        message = (
-            f"cannot write: {failure}. The result stays in memory and is written as soon as the disk has space. "
-            f"To stop instead, press Ctrl-C (or: kill {os.getpid()}). {self.resume_hint}"
-        )
-        logger.warning(message, extra=FILE_ONLY)
-        print_stderr(message)  # even with quiet=True: the process waits
-        with SignalCatcher() as stop:
-            while not stop.signum:
-                sleep(RETRY_SECONDS)
-                with suppress(DiskFullError):
-                    return self.write(write)
-            raise TrainingInterrupted(
-                f"stopped while the disk was full: {failure}; the last checkpoint is from step {self.saved_step}. "
-                f"{self.resume_hint}",
-                stop.signum,
-            ) from failure
-
     def finish(self) -> None:
         """Save the model. The other ranks do not wait if the disk is full."""
-        failure = None
         if self.is_rank_zero:
-            self.task.finish_model(self.model)  # with the workers of monitoring
+            self.task.finish_model(self.final_model)  # with the workers of monitoring
         self.task.stop_workers()
         if self.is_rank_zero:
-            try:
-                self.write(self.save_model)
-            except DiskFullError as error:
-                failure = error
-        self.fabric.barrier()
+            self.write(self.save_model, meanwhile=self.fabric.barrier)
+        else:
+            self.fabric.barrier()
+
+    def write(self, write: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Write a result; call `meanwhile` before waiting for space if the disk is full, else afterwards."""
+        failure = None
+        try:
+            write_or_make_space(write, self.run.checkpoint_dir)
+        except DiskFullError as error:
+            failure = error
+        meanwhile()
         if failure is not None:
-            self.retry_until_written(self.save_model, failure)
+            retry_until_written(write, self.run.checkpoint_dir, failure, self.saved_step, self.resume_hint)
 
     def save_model(self) -> None:
-        self.run.save_model(self.model)
+        self.run.save_model(self.final_model)
         if self.metrics:
             self.metrics.flush()
 
@@ -483,16 +474,12 @@ class Trainer:
             raise TrainingInterrupted(message, stopped)
         logger.info("training finished, evaluating")
         try:
-            result = evaluate_model(self.model)
+            result = evaluate_model(self.final_model)
             if result.skipped_reason:
                 logger.info(result.skipped_reason)
             for line in result.better_baselines:
                 logger.info(line, extra=FILE_ONLY)
-            save = partial(self.run.save_evaluation, result.to_json())
-            try:
-                self.write(save)
-            except DiskFullError as error:
-                self.retry_until_written(save, error)
+            self.write(partial(self.run.save_evaluation, result.to_json()))
         except TrainingInterrupted:
             raise
         except KeyboardInterrupt as stop:
@@ -513,26 +500,6 @@ class Trainer:
             f"{self.run.checkpoint_dir}. Try a smaller --learning-rate, a longer --warmup-fraction or a larger "
             f"--temperature{'' if self.config.detect_anomaly else hint}"
         )
-
-    def _make_banner(self) -> list[str]:
-        config, task, ranks, threads = self.config, self.task, self.fabric.world_size, torch.get_num_threads()
-        classes = ""
-        if config.max_instances is not None and task.labels is not None:
-            used, total = len(task.labels.unique()), len(task.data.class_names)
-            classes = f" of {used} of {total} classes" if used < total else ""
-        action = f"resuming at step {self.step_number}" if self.step_number else "training"
-        machine = (
-            f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {self.fabric.device.type}, "
-            f"{threads} CPU {'thread' if threads == 1 else 'threads'}"
-        )
-        epochs = f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}"
-        steps = f"{self.total_steps} {'step' if self.total_steps == 1 else 'steps'}"
-        return [
-            f"{action}: {self.run.path}",
-            f"  {task.data.name}, {len(task.train_indices):,} instances{classes}, {task.description}",
-            f"  {task.monitored}",
-            f"  {epochs}, {steps} of {config.instances_per_batch} instances; {machine}",
-        ]
 
 
 def is_process_lost(error: Exception) -> bool:

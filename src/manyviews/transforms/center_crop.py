@@ -26,6 +26,7 @@ class CenterCrop(ImageTransform):
     """
 
     size: int
+    is_random = False
 
     def crop(self, images: ImageBatch, *, views: int, **_key: Any) -> Tensor:
         if isinstance(images, Tensor) and images.shape[-2:] == (self.size, self.size):

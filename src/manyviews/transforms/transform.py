@@ -31,6 +31,8 @@ class ImageTransform(ABC):
     """Height and width of a view."""
     uses_workers: ClassVar[bool] = False
     """Whether crops are slow enough to be made in worker processes, also of images in memory."""
+    is_random: ClassVar[bool] = True
+    """Whether views depend on the epoch or on the position of the view."""
 
     @abstractmethod
     def crop(
@@ -54,6 +56,9 @@ class FeatureTransform(ABC):
         >>> Mirror().make_views(torch.ones(5, 40), None, views=2)[0].shape
         torch.Size([5, 2, 40])
     """
+
+    is_random: ClassVar[bool] = True
+    """Whether views depend on the epoch or on the position of the view."""
 
     @abstractmethod
     def make_views(

@@ -1,4 +1,4 @@
-"""Choice of the device and of the number of CPU threads."""
+"""Choice of the device and of the number of CPU threads, and how much memory is left."""
 
 import math
 import os
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+
+from manyviews.utils.untrusted import get_machine_memory
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 
@@ -26,6 +28,7 @@ def resolve_device(name: Device) -> torch.device:
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
+MEMORY_INFO = Path("/proc/meminfo")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -65,6 +68,18 @@ def read_cpu_quota() -> float:
                 amount, period = map(int, " ".join((parent / name).read_text() for name in names).split())
                 quotas += [amount / period] if amount > 0 else []
     return min(quotas)
+
+
+def get_available_memory() -> int:
+    """Return the bytes of memory that this process can still use, of the machine and of its cgroup."""
+    limits = [get_machine_memory()]
+    with suppress(OSError, ValueError, StopIteration):
+        lines = MEMORY_INFO.read_text().splitlines()
+        limits.append(1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")))
+    with suppress(OSError, ValueError):  # no such group, or no limit ("max")
+        total, used = (int((CGROUP_ROOT / name).read_text()) for name in ("memory.max", "memory.current"))
+        limits.append(total - used)
+    return max(0, min(limits))
 
 
 @contextmanager

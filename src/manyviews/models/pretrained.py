@@ -1,0 +1,273 @@
+"""Pretrained encoders: how `hf:NAME_OR_FOLDER`, `timm:NAME` and `torchvision:NAME` are built, and their weights.
+
+Only configs, tokenizers and safetensors are read; code and pickles of a download are never executed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from manyviews.models.encoder_config import EncoderSpec
+from manyviews.models.encoders import create_external, import_external
+from manyviews.models.hf_encoders import Tower, clean_config, parse_config, select_tower
+from manyviews.models.serialization import read_weights
+from manyviews.utils import logger
+
+TOWER_OF_KIND: Mapping[str, Tower] = {"text": "text", "image": "vision", "audio": "audio"}
+TOKENIZER_FILES = (
+    "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
+)  # fmt: skip
+MAX_TOKENS = 512
+"""Maximum number of tokens of a text, also for models that take more."""
+POOLING_FILE = "1_Pooling/config.json"
+"""How a model of sentence-transformers pools its tokens."""
+DEFAULT_MEAN_STD = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+
+
+def describe_pretrained(kind: str, name: str) -> EncoderSpec:
+    """Return how a pretrained encoder is built, with the preprocessing and the size of images it was trained with.
+
+    Raises:
+        ValueError: the model cannot be found, or does not encode data of this kind.
+    """
+    package, _, model = name.partition(":")
+    if package == "hf":
+        return _describe_hf(kind, model)
+    library = import_external(package, model)
+    if package == "timm":
+        cfg = library.get_pretrained_cfg(model)
+        if cfg is None:
+            raise ValueError(f"{name}: timm has no pretrained weights of this name")
+        mean, std, size = cfg.mean, cfg.std, cfg.input_size[-1]
+    else:
+        preset = library.get_model_weights(model).DEFAULT.transforms()
+        mean, std, size = preset.mean, preset.std, preset.crop_size[0]
+    return EncoderSpec(kind, name, {"mean": list(mean), "std": list(std)}, size)
+
+
+def load_pretrained(encoder: nn.Module, kind: str, name: str) -> None:
+    """Load the pretrained weights of an encoder that was built from `describe_pretrained(kind, name)`."""
+    package, _, model = name.partition(":")
+    if package == "hf":
+        with _translate_errors(model):
+            weights = _load_hf_weights(model, TOWER_OF_KIND[kind])
+    else:
+        try:
+            weights = create_external(package, model, {"pretrained": True}).state_dict()
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"cannot load the pretrained weights of {name}: {error}. Without a network, fetch them as a "
+                ".safetensors file and use --weights FILE instead of --pretrained"
+            ) from error
+    get_inner_model(encoder).load_state_dict(weights)
+
+
+def load_weights_file(encoder: nn.Module, path: Path) -> None:
+    """Load initial weights from a .safetensors file with the names of the encoder's own library.
+
+    The file must have every weight of the encoder; others, such as those of a classifier, are not used.
+
+    Raises:
+        ValueError: the file has no weights of this encoder.
+    """
+    model = get_inner_model(encoder)
+    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    weights = _strip_prefix(read_weights(path), set(expected))
+    missing = [key for key in expected if key not in weights and not key.endswith("num_batches_tracked")]
+    if missing:
+        raise ValueError(
+            f"{path} has no {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+            + f" of the encoder, it has {', '.join(sorted(weights)[:3])}, ...: is it of another architecture?"
+        )  # fmt: skip
+    for key, shape in expected.items():
+        if key in weights and tuple(weights[key].shape) != shape:
+            raise ValueError(f"{path}: {key} is {tuple(weights[key].shape)}, the encoder has {shape}")
+    if unused := sorted(set(weights) - set(expected)):
+        logger.info(f"{path}: not used: {', '.join(unused[:4])}{', ...' if len(unused) > 4 else ''}")
+    model.load_state_dict({key: weights[key] for key in expected if key in weights}, strict=False)
+
+
+def get_inner_model(encoder: nn.Module) -> nn.Module:
+    """Return the model of another library that an encoder wraps, or the encoder itself."""
+    inner = getattr(encoder, "model", encoder)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def freeze_unused_parameters(encoder: nn.Module, *inputs: Tensor) -> None:
+    """Turn off the gradient of parameters that the output does not depend on.
+
+    Pretrained models have some, such as mask tokens, and data-parallel training waits for the gradient of each.
+    """
+    training = encoder.training
+    encoder.eval()
+    with torch.enable_grad():
+        encoder(*inputs).float().sum().backward()
+    for parameter in encoder.parameters():
+        parameter.requires_grad_(parameter.requires_grad and parameter.grad is not None)
+        parameter.grad = None
+    encoder.train(training)
+
+
+def split_source(model: str) -> tuple[str, str | None]:
+    """Split NAME@REVISION or a folder into what transformers loads, and the revision.
+
+    Raises:
+        ValueError: it looks like a folder, and there is none.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return str(folder), None
+    name, _, revision = model.partition("@")
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
+        raise ValueError(f"hf:{model}: there is no folder {model!r}, and it is not a name on the Hub (org/name)")
+    return name, revision or None
+
+
+def _describe_hf(kind: str, model: str) -> EncoderSpec:
+    if kind not in TOWER_OF_KIND:
+        raise ValueError(f"hf:{model}: encoders of transformers are for {', '.join(TOWER_OF_KIND)}, got {kind}")
+    source, _ = split_source(model)
+    name = re.sub(r"[^\w.-]", "-", Path(source).name) if Path(source).is_dir() else source
+    describe = {"text": _describe_text, "image": _describe_image, "audio": _describe_audio}[kind]
+    with _translate_errors(model):
+        config = _read_hf_config(model)
+        plain = clean_config({**config.to_diff_dict(), "model_type": config.model_type})
+        parse_config(plain)  # raises if it cannot be built from plain values
+        options, preprocessing, size = describe(model, config)
+    return EncoderSpec(kind, f"hf:{name}", {"config": plain, **options}, size, preprocessing)
+
+
+def _describe_text(model: str, config: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    from transformers import AutoTokenizer
+
+    source, revision = split_source(model)
+    if not any(_find_file(model, name) for name in TOKENIZER_FILES):
+        raise ValueError(f"hf:{model} has no tokenizer: it needs tokenizer.json, next to its config.json")
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    if not hasattr(tokenizer, "backend_tokenizer"):
+        raise ValueError(f"hf:{model} has a tokenizer without tokenizer.json: save it with a fast tokenizer")
+    pad_id = tokenizer.pad_token_id or 0
+    positions = getattr(getattr(config, "text_config", config), "max_position_embeddings", None) or MAX_TOKENS
+    longest = tokenizer.model_max_length
+    max_tokens = min(MAX_TOKENS, longest if longest <= positions else max(1, positions - pad_id - 1))
+    preprocessing = {"tokenizer": tokenizer.backend_tokenizer.to_str(), "max_tokens": max_tokens, "pad_id": pad_id}
+    pooling = _read_plain(model, POOLING_FILE)
+    return {"pooling": "first" if pooling.get("pooling_mode_cls_token") else "mean"}, preprocessing, 0
+
+
+def _describe_image(model: str, config: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    from transformers.models.auto.image_processing_auto import get_image_processor_config
+
+    source, revision = split_source(model)
+    plain = get_image_processor_config(source, revision=revision)
+    mean, std = plain.get("image_mean", DEFAULT_MEAN_STD[0]), plain.get("image_std", DEFAULT_MEAN_STD[1])
+    if plain.get("do_normalize") is False:
+        mean, std = (0.0,) * 3, (1.0,) * 3
+    size = getattr(getattr(config, "vision_config", config), "image_size", None)
+    for given in (plain.get("size"), plain.get("crop_size"), size):  # the last one decides
+        sides = given.values() if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
+        size = next((side for side in sides if isinstance(side, int)), size)
+    return {"mean": list(mean), "std": list(std)}, {}, size or 224
+
+
+def _describe_audio(model: str, _: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    from transformers.models.auto.feature_extraction_auto import get_feature_extractor_config
+
+    source, revision = split_source(model)
+    plain = get_feature_extractor_config(source, revision=revision)
+    if plain.get("feature_size", 1) != 1:
+        raise ValueError(f"hf:{model} takes features, expected a model of waveforms, such as wav2vec2, hubert or wavlm")
+    uses_mask = bool(plain.get("return_attention_mask", False))
+    options = {"normalize": bool(plain.get("do_normalize", True)), "uses_mask": uses_mask}
+    return options, {"sampling_rate": int(plain.get("sampling_rate", 16_000))}, 0
+
+
+def _load_hf_weights(model: str, tower: Tower) -> Mapping[str, Tensor]:
+    from transformers import AutoModel
+
+    source, revision = split_source(model)
+    loaded, info = AutoModel.from_pretrained(
+        source,
+        revision=revision,
+        use_safetensors=True,  # never a pickle
+        trust_remote_code=False,
+        dtype=torch.float32,
+        output_loading_info=True,
+    )
+    backbone, _ = select_tower(loaded, tower)
+    state: Mapping[str, Tensor] = backbone.state_dict()
+    if random := sorted(set(info["missing_keys"]) & set(state)):
+        logger.warning(f"hf:{model} has no weights for {', '.join(random[:3])}: they are random")
+    return state
+
+
+def _read_hf_config(model: str) -> Any:
+    try:
+        from transformers import AutoConfig
+    except ImportError as error:
+        raise ValueError(f"hf:{model} needs transformers: pip install 'manyviews[hf]'") from error
+    source, revision = split_source(model)
+    return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+
+
+def _find_file(model: str, name: str) -> Path | None:
+    """Return the path of a file of a model, from its folder, the cache or the Hub, or None if it has none."""
+    from transformers.utils.hub import cached_file
+
+    source, revision = split_source(model)
+    found = cached_file(source, name, revision=revision, _raise_exceptions_for_missing_entries=False)
+    return None if found is None else Path(found)
+
+
+def _read_plain(model: str, name: str) -> Mapping[str, Any]:
+    """Read a JSON object among the files of a model; empty if there is none."""
+    import json
+
+    path = _find_file(model, name)
+    content = {} if path is None else json.loads(path.read_text("utf-8"))
+    return content if isinstance(content, Mapping) else {}
+
+
+def _strip_prefix(weights: Mapping[str, Tensor], expected: set[str]) -> Mapping[str, Tensor]:
+    """Remove a common prefix of names, such as `bert.`, if the names without it are the expected ones."""
+    first = next(iter(expected), "")
+    for key in weights:
+        prefix = key.removesuffix(first)
+        if prefix != key and prefix and not expected - {name.removeprefix(prefix) for name in weights}:
+            return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+    return weights
+
+
+@contextmanager
+def _translate_errors(model: str) -> Iterator[None]:
+    """Within this context, transformers is quiet, and its errors name the model and what to do."""
+    from transformers.utils import logging
+
+    level, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except (OSError, KeyError, RuntimeError, ValueError) as error:
+        if isinstance(error, ValueError) and f"hf:{model}" in str(error):
+            raise
+        is_folder = Path(model).expanduser().is_dir()
+        hint = (
+            "the folder needs config.json and model.safetensors, as save_pretrained writes them"
+            if is_folder
+            else f"without a network, fetch it elsewhere (hf download {model.replace('@', ' --revision ')}) and pass "
+            "its folder, as hf:FOLDER"
+        )
+        raise ValueError(f"cannot load hf:{model}: {' '.join(str(error).split())[:300]}: {hint}") from error
+    finally:
+        logging.set_verbosity(level)
+        if shows_progress:
+            logging.enable_progress_bar()
