@@ -44,8 +44,9 @@ from PIL import Image
 
 from manyviews.api import train
 from manyviews.cli.train_command import show_run
-from manyviews.data import DatasetError, load_dataset, read_image
+from manyviews.data import CorruptImageError, DatasetError, load_dataset, read_image
 from manyviews.data.cifar import CIFAR_SPECS
+from manyviews.data.tar_index import load_index
 from manyviews.models import EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder, serialize_module
 from manyviews.report.comparison import make_comparison_table
 from manyviews.report.section import make_evaluation_tables
@@ -306,6 +307,26 @@ def mutate_gzip(content: bytes, rng: random.Random) -> bytes:
     return gzip.compress(rng.choice((mutate_bytes, mutate_opcodes))(gzip.decompress(content), rng), 1)
 
 
+def mutate_tar_header(content: bytes, rng: random.Random) -> bytes:
+    """Replace a field of a member's header, with a correct checksum."""
+    headers = [i for i in range(0, len(content), 512) if content[i + 257 : i + 262] == b"ustar"]
+    if not headers:  # the index
+        return mutate_bytes(content, rng)
+    start = rng.choice(headers)
+    header = bytearray(content[start : start + 512])
+    name, size, kind = (0, 100), (124, 12), (156, 1)
+    values = (
+        (name, rng.choice((b"../a.png", b"/a.png", b"a\\..\\b.png", b"\xff.txt", b"0.png", b".", b"", b"a.txt/"))),
+        (size, rng.choice((b"77777777777", b"0", b"-1", b"\x80" + rng.randbytes(11), b"\xff" * 12, b"99999"))),
+        (kind, bytes([rng.choice(b"\x000123456789xgLKSVDX")])),
+        ((345, 155), b"../" * 20),
+    )
+    (offset, length), value = rng.choice(values)
+    header[offset : offset + length] = value.ljust(length, b"\0")
+    header[148:156] = b"%06o\0 " % tarfile.calc_chksums(bytes(header))[0]
+    return content[:start] + bytes(header) + content[start + 512 :]
+
+
 # Formats: valid files, their mutations, and their readers.
 
 
@@ -538,6 +559,39 @@ def mutate_tensors(content: bytes, rng: random.Random) -> bytes:
 
 
 FINISHED: dict[str, bytes] = {}
+
+
+def make_tar_format() -> Format:
+    """Tar files with every group of members, long names and extended headers, and their index."""
+    contents = {"txt": b"a cat", "cls": b"1", "json": b'{"caption": "a", "box": [1, 2]}', "wav": b"RIFF" * 300}
+    contents["png"] = write_bytes(lambda out: Image.new("RGB", (4, 4)).save(out, "PNG"))
+    contents["npy"] = write_bytes(lambda out: np.save(out, np.arange(3.0)))
+    seeds: dict[str, bytes] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for tar_format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+            path = Path(folder) / f"train-{tar_format}.tar"
+            with tarfile.open(path, "w", format=tar_format) as tar:
+                for i in range(3):
+                    for extension, content in contents.items():
+                        member = tarfile.TarInfo(f"a{'x' * 60 * i}/{i}.{extension}")
+                        member.size, member.mtime = len(content), 1.5
+                        tar.addfile(member, io.BytesIO(content))
+            seeds[path.name] = path.read_bytes()
+            load_index(path)
+            index = path.with_name(f"{path.name}.index.npz")
+            seeds[index.name] = index.read_bytes()
+    return Format(seeds, read_shards, (mutate_bytes, mutate_tar_header, mutate_tar_header))
+
+
+def read_shards(folder: Path, _: str) -> None:
+    """Read all members of tar files; corrupt images are skipped."""
+    for split in load_dataset(f"{folder}/*.tar").splits.values():
+        for column in split.modalities.values():
+            for i in column.get_mask().nonzero().squeeze(1).tolist():
+                with contextlib.suppress(CorruptImageError):
+                    column.show(i)
+
+
 FORMATS: dict[str, Callable[[], Format]] = {
     "npy": make_npy_format,
     "npz": make_npz_format,
@@ -548,6 +602,7 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "cifar archive": make_cifar_archive_format,
     "images": make_image_format,
     "class list": make_class_list_format,
+    "tar shards": make_tar_format,
     "recipe": make_recipe_format,
     "safetensors": make_encoder_format,
     "run config": lambda: make_run_format("config.yaml", lambda folder, _: Run.open(folder), mutate_yaml),

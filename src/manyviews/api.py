@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from manyviews.data import DatasetDict, convert_dataset
+from manyviews.data import DatasetDict, convert_dataset, get_source_name
 from manyviews.evaluation import EvaluationConfig, evaluate_model, load_evaluation
 from manyviews.loading import ViewSpec
 from manyviews.models import CUSTOM, MultiViewModel
@@ -74,7 +74,7 @@ def train(
 
     Args:
         data: a name, a path, or an object that `convert_dataset` accepts: a tensor, a dict of modalities, a map-style
-            dataset of torch; or a `Config`.
+            dataset of torch, a Hugging Face dataset; or a `Config`.
         config: all hyper-parameters. Default: the recipe of the data's name, or `photos`, or the resumed run's config.
         encoder: a name as on the command line, a module that encodes the images (or the only kind of views), or modules
             by modality or kind. After training, your modules have the trained weights.
@@ -303,6 +303,6 @@ def _format_value(value: Any) -> str:
 
 
 def _get_default_output(config: Config) -> Path:
-    name = "dataset" if config.data == CUSTOM_DATA else Path(config.data).expanduser().resolve().stem or "data"
+    name = "dataset" if config.data == CUSTOM_DATA else get_source_name(config.data)
     views = f"-{config.num_views}" if config.num_views else ""
     return Path("runs") / f"{name}-{'supervised' if config.supervised else config.loss}{views}"

@@ -684,7 +684,7 @@ def test_invalid_labels_are_errors_with_row_and_column(tmp_path: Path) -> None:
         load_text(tmp_path, "t,label\na,x\nb,\n")
     with pytest.raises(DatasetError, match="row 3, column label: the label must be a finite number, got 'inf'"):
         load_text(tmp_path, "t,label\na,0.5\nb,inf\n")
-    with pytest.raises(DatasetError, match="row 1, column label: expected a label, got a list or an object"):
+    with pytest.raises(DatasetError, match="row 1, column label: expected a label, got a list, a file or an object"):
         load_rows(tmp_path, [{"t": "a", "label": {"x": 1}}])
     data = load_text(tmp_path, "t,label\na,\nb,\n")
     assert data["train"].labels is None

@@ -292,7 +292,7 @@ def test_absent_views_are_not_loaded(made_data: mv.DatasetDict) -> None:
         ("no images", {"stem": "small"}, "stem is for image views, got caption:2 vector"),
         ("no images", {"separate_encoders": True}, "separate_encoders is for image views, got caption:2 vector"),
         ("no images", {"views": "vector:2", "transformer_layers": 1}, "transformer_layers is for sequence or text"),
-        ("mixed", {"encoder": ("caption=mlp",)}, "no encoder 'mlp' for text. There are transformer"),
+        ("mixed", {"encoder": ("caption=mlp",)}, "no encoder 'mlp' for text. There are hf:NAME, transformer"),
         ("mixed", {"encoder": ("text=resnet18",)}, "no encoder 'resnet18' for text"),
         ("mixed", {"encoder": ("vector=transformer",)}, "no encoder 'transformer' for vector"),
         ("mixed", {"encoder": ("left=mlp",)}, "no encoder 'mlp' for image"),

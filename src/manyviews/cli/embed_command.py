@@ -22,8 +22,8 @@ def embed_command(
 
     Args:
         run: Directory of a finished run, or a .safetensors file written by `manyviews export`.
-        data: Image folder, image file, photos, digits, cifar10, cifar100, a table (.csv, .tsv, .jsonl, .parquet), or a
-            .npz, .npy, .pkl or .mat file, with the modalities of the run.
+        data: Image folder, image file, photos, digits, cifar10, cifar100, hf:NAME_OR_FOLDER, a table (.csv, .tsv,
+            .jsonl, .parquet), tar shards, or a .npz, .npy, .pkl or .mat file, with the modalities of the run.
         output: .npz (ids and vectors), .npy (vectors; the ids go to a .csv file with the same name), .csv or .parquet
             file to write.
         loader: Options for reading and encoding data.

@@ -24,8 +24,8 @@ def inspect_command(
     """Print the splits, modalities, kinds, shapes, lengths, labels and missing entries of a dataset, and problems.
 
     Args:
-        data: Dataset: photos, digits, cifar10, cifar100, an image folder, a table (.csv, .tsv, .jsonl, .parquet), or a
-            .npz, .npy, .pkl or .mat file.
+        data: Dataset: photos, digits, cifar10, cifar100, hf:NAME_OR_FOLDER, an image folder, a table (.csv, .tsv,
+            .jsonl, .parquet), tar shards such as 'shards/{000..099}.tar', or a .npz, .npy, .pkl or .mat file.
         class_list: Text file with the names of the classes (subfolders) to use, one per line.
         raise_on_corrupt: Stop with an error at a corrupt image instead of skipping it with a warning.
         follow_symlinks: Follow symbolic links, and paths in a table, that lead out of the folder of the data.

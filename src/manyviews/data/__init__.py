@@ -1,5 +1,7 @@
 """Datasets: one module per file format, and the classes that hold instances."""
 
+from manyviews.data.arrow_blobs import ArrowBlobs as ArrowBlobs
+from manyviews.data.audio import Audio as Audio
 from manyviews.data.blobs import BlobImages as BlobImages
 from manyviews.data.blobs import Blobs as Blobs
 from manyviews.data.blobs import FileBlobs as FileBlobs
@@ -13,8 +15,10 @@ from manyviews.data.dataset import Dataset as Dataset
 from manyviews.data.dataset import DatasetDict as DatasetDict
 from manyviews.data.dataset import check_split as check_split
 from manyviews.data.dataset import get_canonical_split as get_canonical_split
+from manyviews.data.download import get_data_home as get_data_home
 from manyviews.data.errors import DatasetError as DatasetError
 from manyviews.data.errors import DatasetWarning as DatasetWarning
+from manyviews.data.hf_datasets import HF_PREFIX as HF_PREFIX
 from manyviews.data.image_files import IMAGE_EXTENSIONS as IMAGE_EXTENSIONS
 from manyviews.data.image_files import CorruptImageError as CorruptImageError
 from manyviews.data.image_files import ImageSource as ImageSource
@@ -27,16 +31,20 @@ from manyviews.data.image_folder import walk_images as walk_images
 from manyviews.data.images import Images as Images
 from manyviews.data.inspection import find_problems as find_problems
 from manyviews.data.load import as_path as as_path
-from manyviews.data.load import get_data_home as get_data_home
+from manyviews.data.load import get_source_name as get_source_name
 from manyviews.data.load import is_image_folder as is_image_folder
 from manyviews.data.load import is_table as is_table
 from manyviews.data.load import load_dataset as load_dataset
+from manyviews.data.load import resolve_source as resolve_source
+from manyviews.data.media import Media as Media
 from manyviews.data.python_objects import MapDataset as MapDataset
 from manyviews.data.python_objects import convert_dataset as convert_dataset
 from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickle
 from manyviews.data.sentiment_features import is_merbench as is_merbench
 from manyviews.data.sequences import Sequences as Sequences
 from manyviews.data.table_file import load_table as load_table
+from manyviews.data.tar_blobs import TarBlobs as TarBlobs
 from manyviews.data.texts import Texts as Texts
 from manyviews.data.tokenizer import Tokenizer as Tokenizer
 from manyviews.data.vectors import Vectors as Vectors
+from manyviews.data.video import Video as Video

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from PIL import Image
 from torch import Tensor
 
-from manyviews.data.image_files import ImageSource, open_image, pil_to_tensor
+from manyviews.data.image_files import CorruptImageError, ImageSource, open_image, pil_to_tensor
 from manyviews.utils import check_regular
 
 if TYPE_CHECKING:
@@ -90,15 +92,28 @@ class BlobImages(ImageSource):
         return len(self.blobs)
 
     def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
-        with self.blobs.open(index) as file, open_image(file, self.blobs.get_name(index)) as image:
+        with self._open(index) as image:
             return pil_to_tensor(image)
 
     def select(self, index: Sequence[int]) -> BlobImages:
         return BlobImages(self.blobs.select(index), self.raise_on_corrupt)
 
     def get_size(self, index: int) -> tuple[int, int]:
-        with self.blobs.open(index) as file, open_image(file, self.blobs.get_name(index)) as image:
+        with self._open(index) as image:
             return image.height, image.width
+
+    def get_name(self, index: int) -> str:
+        return self.blobs.get_name(index)
+
+    @contextmanager
+    def _open(self, index: int) -> Iterator[Image.Image]:
+        name = self.blobs.get_name(index)
+        try:
+            file = self.blobs.open(index)
+        except OSError as error:
+            raise CorruptImageError(f"{name} cannot be read: {error}") from error
+        with file, open_image(file, name) as image:
+            yield image
 
     def list_content(self) -> list[Tensor | bytes]:
         return self.blobs.list_content()

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from manyviews.data.audio import Audio
 from manyviews.data.column import Column
 from manyviews.data.errors import DatasetError
 from manyviews.data.image_files import ImageSource
@@ -17,11 +18,12 @@ from manyviews.data.images import Images
 from manyviews.data.sequences import Sequences
 from manyviews.data.texts import Texts
 from manyviews.data.vectors import Vectors
+from manyviews.data.video import Video
 from manyviews.utils import describe_type, escape_surrogates
 
 IMAGE_MODALITY = "image"
 """Name of the image modality."""
-KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Images, Texts, Sequences, Vectors)}
+KINDS: dict[str, type[Column]] = {kind.kind: kind for kind in (Images, Texts, Sequences, Vectors, Audio, Video)}
 """Classes of columns by the name of their kind."""
 SPLIT_ALIASES = {
     **dict.fromkeys(("train", "training"), "train"),

@@ -13,6 +13,16 @@ from manyviews.utils import fsync_directory, lock_directory, open_regular, track
 CHUNK_BYTES = 2**20
 
 
+def get_data_home() -> Path:
+    """Get the folder of downloaded datasets: $MANYVIEWS_DATA or ~/.cache/manyviews.
+
+    Examples:
+        >>> get_data_home().is_absolute()
+        True
+    """
+    return Path(os.environ.get("MANYVIEWS_DATA") or "~/.cache/manyviews").expanduser()
+
+
 def verify_md5(file: Path, md5: str) -> None:
     """Raise if the file has another checksum."""
     digest = hashlib.md5(usedforsecurity=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from manyviews.utils import BudgetError
@@ -14,6 +15,18 @@ class DatasetError(ValueError):
 
 class DatasetWarning(UserWarning):
     """Data was skipped or changed when it was loaded; see `DatasetDict.warnings`."""
+
+
+MAX_WARNINGS = 10
+"""Maximum number of a dataset's warnings that are raised as `DatasetWarning`."""
+
+
+def warn_each(messages: Sequence[str], name: str) -> None:
+    """Raise the first of a dataset's warnings as `DatasetWarning`, for the caller of the caller."""
+    for message in messages[:MAX_WARNINGS]:
+        warnings.warn(message, DatasetWarning, stacklevel=3)
+    if (more := len(messages) - MAX_WARNINGS) > 0:
+        warnings.warn(f"{name}: {more} more warnings, shown by `manyviews inspect`", DatasetWarning, stacklevel=3)
 
 
 @contextmanager

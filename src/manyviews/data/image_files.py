@@ -154,6 +154,10 @@ class ImageSource(Sequence[Tensor]):
     def list_content(self) -> list[Tensor | bytes]:
         """List what identifies the images, for a fingerprint."""
 
+    def get_name(self, index: int) -> str:
+        """Return where an image is stored, for messages."""
+        return f"index {index}"
+
     def read_or_next(self, index: int) -> tuple[Tensor, int, list[str]]:
         """Read an image, or the next one that can be read: its pixels, its index, and the errors of skipped images.
 
@@ -199,6 +203,9 @@ class LazyImages(ImageSource):
 
     def get_size(self, index: int) -> tuple[int, int]:
         return check_image_header(self.paths[index])
+
+    def get_name(self, index: int) -> str:
+        return str(self.paths[index])
 
     def list_content(self) -> list[Tensor | bytes]:
         """List the relative paths and sizes of the files."""

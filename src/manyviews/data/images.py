@@ -12,7 +12,7 @@ from torch import Tensor
 
 from manyviews.data.column import Column
 from manyviews.data.errors import DatasetError
-from manyviews.data.image_files import ImageSource, LazyImages
+from manyviews.data.image_files import CorruptImageError, ImageSource, LazyImages
 
 MAX_INFERRED_SIZE = 224
 """Maximum height and width of views if none is set."""
@@ -84,11 +84,17 @@ class Images(Column):
         return torch.arange(len(self)) if self.counts is None else self.counts.cumsum(0) - self.counts
 
     @cached_property
-    def sizes(self) -> list[tuple[int, int]]:
-        """Height and width of each image; for files, from their headers."""
+    def sizes(self) -> list[tuple[int, int] | CorruptImageError]:
+        """Height and width of each image, for files from their headers, or why an image cannot be read."""
         if isinstance(self.values, Tensor):
             return [(self.values.shape[2], self.values.shape[3])] * len(self.values)
-        return [self.values.get_size(i) for i in range(len(self.values))]
+        sizes: list[tuple[int, int] | CorruptImageError] = []
+        for i in range(len(self.values)):
+            try:
+                sizes.append(self.values.get_size(i))
+            except CorruptImageError as error:  # noqa: PERF203 (each file may be corrupt)
+                sizes.append(error)
+        return sizes
 
     def select(self, index: Tensor) -> Images:
         values, counts, image_index = self.values, None, index
@@ -103,7 +109,8 @@ class Images(Column):
     def describe(self) -> str:
         if isinstance(self.values, Tensor):
             return "images of " + " x ".join(map(str, self.values.shape[1:])) + self._describe_counts()
-        sizes = sorted(self.sizes, key=lambda size: size[0] * size[1])
+        readable = (size for size in self.sizes if isinstance(size, tuple))
+        sizes = sorted(readable, key=lambda size: size[0] * size[1])
         if not sizes:
             return "images on disk"
         smallest, largest = (" x ".join(map(str, size)) for size in (sizes[0], sizes[-1]))

@@ -4,9 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
+from torch import Tensor
+
 from manyviews.data.column import Features
 from manyviews.data.dataset import DatasetDict
-from manyviews.data.image_files import LazyImages
+from manyviews.data.image_files import CorruptImageError
 from manyviews.data.images import Images
 
 MAX_EXAMPLES = 5
@@ -17,7 +19,7 @@ MIN_SIDE_PIXELS = 8
 
 def find_problems(data: DatasetDict) -> list[str]:
     """Describe likely problems, one per line: load warnings, constant features, duplicate ids, classes that are not in
-    the training split, absent modalities, tiny images.
+    the training split, absent modalities, images that are corrupt or tiny.
 
     Examples:
         >>> from manyviews.data import load_dataset
@@ -25,21 +27,25 @@ def find_problems(data: DatasetDict) -> list[str]:
         ['pixels: 3 of 64 features are constant in train']
     """
     checks = (
-        _find_constant_features, _find_duplicate_ids, _find_label_problems, _find_absent_modalities, _find_tiny_images,
+        _find_constant_features, _find_duplicate_ids, _find_label_problems, _find_absent_modalities,
+        _find_image_problems,
     )  # fmt: skip
     return [*data.warnings, *(line for check in checks for line in check(data))]
 
 
-def _find_tiny_images(data: DatasetDict) -> Iterator[str]:
+def _find_image_problems(data: DatasetDict) -> Iterator[str]:
     for split, part in data.splits.items():
         for name, column in part.modalities.items():
             if not isinstance(column, Images):
                 continue
-            sizes = column.sizes
-            if tiny := [i for i, size in enumerate(sizes) if min(size) < MIN_SIDE_PIXELS]:
-                values = column.values
-                first = values.paths[tiny[0]] if isinstance(values, LazyImages) else f"index {tiny[0]}"
+            corrupt = [error for error in column.sizes if isinstance(error, CorruptImageError)]
+            if corrupt:
+                yield f"{name}: {len(corrupt):,} images in {split} are corrupt, such as {corrupt[0]}"
+            sizes = {i: size for i, size in enumerate(column.sizes) if isinstance(size, tuple)}
+            if tiny := [i for i, size in sizes.items() if min(size) < MIN_SIDE_PIXELS]:
                 height, width = sizes[tiny[0]]
+                values = column.values
+                first = f"index {tiny[0]}" if isinstance(values, Tensor) else values.get_name(tiny[0])
                 yield (
                     f"{name}: {len(tiny):,} of {len(sizes):,} images in {split} have a side shorter than "
                     f"{MIN_SIDE_PIXELS} pixels, such as {first} ({height} x {width})"

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from manyviews.data.column import Column, Features
 from manyviews.data.dataset import IMAGE_MODALITY, Dataset, DatasetDict, get_canonical_split
-from manyviews.data.errors import DatasetError
+from manyviews.data.errors import DatasetError, warn_each
+from manyviews.data.hf_datasets import convert_hf_dataset, is_hf_dataset
 from manyviews.data.image_files import CorruptImageError, ImageSource, array_to_tensor, pil_to_tensor
 from manyviews.data.images import Images
 from manyviews.data.multimodal_arrays import check_modality_name
@@ -48,9 +49,10 @@ def convert_dataset(source: object) -> DatasetDict:
     """Convert a Python object to a dataset.
 
     Args:
-        source: a `DatasetDict`; a `Dataset`; a tensor; a dict of modalities (each a tensor, a list of str, or a
-            `Column`) and optional `labels`; a map-style dataset of torch, whose items are an image, (image, label), or
-            a dict of modalities and an optional `label`; or a dict of any of these by split ("train", "valid", "test").
+        source: a `DatasetDict`; a `Dataset`; a Hugging Face dataset, whose columns become modalities; a tensor; a dict
+            of modalities (each a tensor, a list of str, or a `Column`) and optional `labels`; a map-style dataset of
+            torch, whose items are an image, (image, label), or a dict of modalities and an optional `label`; or a dict
+            of any of these by split ("train", "valid", "test").
 
     Raises:
         DatasetError: the object is empty, or its items differ in kind.
@@ -67,6 +69,11 @@ def convert_dataset(source: object) -> DatasetDict:
     if isinstance(source, DatasetDict):
         _check_splits(source.splits)
         return source
+    if is_hf_dataset(source):
+        data = convert_hf_dataset(source)
+        _check_splits(data.splits)
+        warn_each(data.warnings, "the dataset")
+        return data
     parts: dict[str, object] = {"train": source}
     if isinstance(source, Mapping) and source and all(get_canonical_split(str(name)) for name in source):
         parts = {cast("str", get_canonical_split(str(name))): part for name, part in source.items()}

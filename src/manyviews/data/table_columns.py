@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from manyviews.data.audio import Audio
+from manyviews.data.blobs import BlobImages
 from manyviews.data.column import Column
 from manyviews.data.column_arrays import make_column
 from manyviews.data.errors import DatasetError, translate_errors
@@ -27,8 +29,9 @@ from manyviews.data.image_files import (
 )
 from manyviews.data.image_folder import MAX_IN_MEMORY_BYTES
 from manyviews.data.images import Images
-from manyviews.data.table_readers import Cell, InvalidCell, RawTable, show_cell, to_float32
+from manyviews.data.table_readers import Cell, EncodedFile, InvalidCell, RawTable, show_cell, to_float32
 from manyviews.data.texts import Texts
+from manyviews.data.video import Video
 from manyviews.utils import Budget, check_regular
 
 T = TypeVar("T")
@@ -40,10 +43,11 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infini
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
-def recognize_kind(cells: list[Cell]) -> tuple[str, str]:
+def recognize_kind(cells: list[Cell], has_paths: bool = True) -> tuple[str, str]:
     """Recognize the kind of a column, or `SKIP` with the reason, from its cells that are not empty.
 
-    Half of the cells decide between paths and text: a few other cells in a column of paths are mistakes.
+    Half of the cells decide between paths and text: a few other cells in a column of paths are mistakes. Without
+    `has_paths`, a text is never a path.
 
     Examples:
         >>> recognize_kind(["a.jpg", None, "b.PNG|c.png"]), recognize_kind(["a cat", "logo.png", "a dog"])
@@ -56,17 +60,30 @@ def recognize_kind(cells: list[Cell]) -> tuple[str, str]:
         return SKIP, "is empty"
     if invalid := [cell for cell in existing if isinstance(cell, InvalidCell)]:
         return SKIP, f"has {invalid[0].reason}"
+    if files := [cell for cell in existing if isinstance(cell, EncodedFile)]:
+        return files[0].kind, ""
     if arrays := [cell for cell in existing if isinstance(cell, np.ndarray)]:
         return ("vector" if arrays[0].ndim == 1 else "sequence"), ""
-    if 2 * sum(is_image_cell(cell) for cell in existing) >= len(existing):
+    if has_paths and 2 * sum(is_image_cell(cell) for cell in existing) >= len(existing):
         return "image", ""
     if any(isinstance(cell, list) for cell in existing):
         return SKIP, "has lists of texts"
     if all(not isinstance(cell, str) or NUMBER.fullmatch(cell) for cell in existing):
         return SKIP, "has numbers"
-    if 2 * sum(is_npy_path(cell) for cell in existing) >= len(existing):
+    if has_paths and 2 * sum(is_npy_path(cell) for cell in existing) >= len(existing):
         return "features", ""
     return "text", ""
+
+
+def choose_array_kind(cells: list[Cell]) -> str:
+    """Choose the kind of a column of arrays: a vector if all have one dimension and the same length.
+
+    Examples:
+        >>> choose_array_kind([np.zeros(3), None]), choose_array_kind([np.zeros(3), np.zeros(2)])
+        ('vector', 'sequence')
+    """
+    shapes = {cell.shape for cell in cells if isinstance(cell, np.ndarray)}
+    return "vector" if len(shapes) == 1 and len(next(iter(shapes))) == 1 else "sequence"
 
 
 def is_image_cell(cell: Cell) -> bool:
@@ -113,20 +130,33 @@ class ColumnBuilder:
     decoded_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.folder = os.path.abspath(self.table.path.parent)  # noqa: PTH100 (links stay)
+        self.folder = os.path.abspath(self.table.folder or ".")  # noqa: PTH100 (links stay)
         self.real_folder = os.path.join(os.path.realpath(self.folder), "")  # noqa: PTH118 (ends in a separator)
 
     def build(self, name: str, kind: str) -> Column:
         """Build a column of a kind; "features" are vectors or sequences, whichever the first array is."""
         cells = self.table.columns[name]
+        if name in self.table.blobs:
+            return self._build_blobs(name, cells, kind)
         if kind == "image":
             return self._build_images(name, cells)
         return self._build_texts(name, cells) if kind == "text" else self._build_features(name, cells, kind)
 
+    def _build_blobs(self, name: str, cells: list[Cell], kind: str) -> Column:
+        expected = next(cell.kind for cell in cells if isinstance(cell, EncodedFile))
+        if kind != expected:
+            raise DatasetError(f"{self.table.source}: column {name} has files of kind {expected}: it cannot be {kind}")
+        mask, blobs = torch.tensor([cell is not None for cell in cells]), self.table.blobs[name]
+        if kind == "image":
+            images = BlobImages(blobs.select(mask.nonzero().squeeze(1).tolist()), self.raise_on_corrupt)
+            return Images(images, None if mask.all() else mask.long())
+        media = {"audio": Audio, "video": Video}[kind]
+        return media(blobs, mask=None if mask.all() else mask, raise_on_corrupt=self.raise_on_corrupt)
+
     def _build_texts(self, name: str, cells: list[Cell]) -> Texts:
         texts = []
         for i, cell in enumerate(cells):
-            if isinstance(cell, (list, np.ndarray, InvalidCell)):
+            if isinstance(cell, (list, np.ndarray, InvalidCell, EncodedFile)):
                 raise self.table.make_error(i, name, f"expected text, got {_describe(cell)}")
             texts.append("" if cell is None else str(cell))
         return Texts(tuple(texts))
@@ -185,6 +215,8 @@ class ColumnBuilder:
 
     def resolve_path(self, i: int, name: str, text: str) -> str:
         """Resolve the path in a cell, relative to the table's folder and with links; raise if it leaves the folder."""
+        if self.table.folder is None:
+            raise self.table.make_error(i, name, f"{show_cell(text)} cannot be a path: the files must be in the data")
         if _URL.match(text):
             raise self.table.make_error(
                 i, name, f"{show_cell(text)} is a URL: download the file and use its path, or leave the column out "
@@ -233,13 +265,13 @@ class ColumnBuilder:
         lengths = np.array([1 if sequence is None else len(sequence) for sequence in sequences])
         shape = (len(sequences), int(lengths.max()), dim)
         num_bytes = sum(sequence.nbytes for sequence in sequences if sequence is not None)
-        Budget(f"{self.table.path}, column {name}", num_bytes).take(4 * math.prod(shape))
+        Budget(f"{self.table.source}, column {name}", num_bytes).take(4 * math.prod(shape))
         values = np.zeros(shape, np.float32)
         for i, sequence in enumerate(sequences):
             if sequence is not None:
                 values[i, : len(sequence)] = sequence
         mask = np.array([sequence is not None for sequence in sequences])
-        context = f"{self.table.path}, column {name}"
+        context = f"{self.table.source}, column {name}"
         if is_vector:
             return make_column(values[:, 0], None, mask, context, self.warnings)
         return make_column(values, lengths, mask, context, self.warnings)
@@ -264,7 +296,7 @@ class ColumnBuilder:
                 with translate_errors(f"{self.table.describe_cell(i, name)}: cannot parse {show_cell(cell)} as .npy"):
                     size = check_regular(path)
                     total += size
-                    Budget(f"{self.table.path}, column {name}", total).take(total)
+                    Budget(f"{self.table.source}, column {name}", total).take(total)
                     with path.open("rb") as file:
                         array = read_npy(file, size)
                 if array.dtype.kind not in "iuf":
@@ -280,6 +312,8 @@ class ColumnBuilder:
 def _describe(cell: Cell) -> str:
     if isinstance(cell, InvalidCell):
         return cell.reason
+    if isinstance(cell, EncodedFile):
+        return f"a file of kind {cell.kind}"
     if isinstance(cell, np.ndarray):
         return f"a list of numbers {cell.shape}"
     return f"a list of texts {show_cell(cell)}" if isinstance(cell, list) else show_cell(cell)

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from manyviews.data.blobs import Blobs
 from manyviews.data.errors import DatasetError
 from manyviews.utils import Budget, check_regular, describe_type, get_memory_limit, parse_json
 
@@ -42,21 +43,43 @@ class InvalidCell:
     reason: str
 
 
-Cell: TypeAlias = str | int | float | bool | np.ndarray | list[str] | InvalidCell | None
+@dataclass(frozen=True)
+class EncodedFile:
+    """A file of some kind (image, audio, video), which the `Blobs` of its column have."""
+
+    kind: str
+
+
+Cell: TypeAlias = str | int | float | bool | np.ndarray | list[str] | EncodedFile | InvalidCell | None
 """None is missing. An array is float32 (d,) or (T, d)."""
 
 
 @dataclass
 class RawTable:
-    """The cells of a table by column, and the number of each row as it is counted in the file."""
+    """The cells of a table by column, and the name of each row for messages."""
 
-    path: Path
+    source: str
     columns: dict[str, list[Cell]] = field(default_factory=dict)
-    rows: list[int] = field(default_factory=list)
+    rows: list[int] | list[str] = field(default_factory=list)
+    """The number of each row as it is counted in the file, or its position in a source of several files."""
+    folder: Path | None = None
+    """Texts in cells may be paths relative to this folder; None means that they are not paths."""
+    blobs: dict[str, Blobs] = field(default_factory=dict)
+    """Files of the columns whose cells are `EncodedFile`; blob i is opened only if cell i is one."""
+    class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Classes of the columns whose type lists them, in order; their cells are such names."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Kinds of columns that are known from their types."""
+    ids: tuple[str, ...] = ()
+    """Ids of rows if no column has them. Default: row indices."""
+    splits: list[str] | None = None
+    """Splits of rows if no option names a column of them."""
+    warnings: list[str] = field(default_factory=list)
+    """A line for each part of the source that is skipped."""
 
     def describe_cell(self, i: int, name: str) -> str:
         """Describe the position of a cell for a message."""
-        return f"{self.path}, row {self.rows[i]}, column {name}"
+        return f"{self.source}, row {self.rows[i]}, column {name}"
 
     def make_error(self, i: int, name: str, problem: str) -> DatasetError:
         """Make an error about a cell; it has the row and the column."""
@@ -119,7 +142,9 @@ def _iterate_lines(path: Path, source: Path) -> Iterator[str]:
 def _read_csv(path: Path, delimiter: str, budget: Budget) -> RawTable:
     # A lenient reader would merge rows after a quote that is not closed.
     reader = csv.reader(_iterate_lines(path, path), delimiter=delimiter, strict=True)
-    table, number = RawTable(path), 0
+    table, number = RawTable(str(path), folder=path.parent), 0
+    rows: list[int] = []
+    table.rows = rows
     cells: list[list[Cell]] = []
     try:
         for number, row in enumerate(reader, 1):
@@ -136,7 +161,7 @@ def _read_csv(path: Path, delimiter: str, budget: Budget) -> RawTable:
                     + (": is there a comma in a cell that is not in quotes?" if delimiter == "," else "")
                 )
             budget.take(sum(map(sys.getsizeof, row)) + CELL_BYTES * (len(row) + 1))
-            table.rows.append(number)
+            rows.append(number)
             for column, text in zip(cells, row, strict=True):
                 column.append(text.strip() or None)
     except csv.Error as error:
@@ -174,13 +199,14 @@ def _parse_lists(column: list[Cell], budget: Budget) -> list[Cell]:
         parsed = [convert_cell(parse_json(cell)) if isinstance(cell, str) else None for cell in column]
     except ValueError:
         return column
-    budget.take(sum(map(_measure, parsed)))
+    budget.take(sum(map(measure_cell, parsed)))
     return column if any(isinstance(cell, InvalidCell) for cell in parsed) else parsed
 
 
 def _read_jsonl(path: Path, source: Path, budget: Budget) -> RawTable:
     """Read the lines of `source`; messages are about `path`."""
-    table = RawTable(path)
+    rows: list[int] = []
+    table = RawTable(str(path), rows=rows, folder=path.parent)
     for number, line in enumerate(_iterate_lines(path, source), 1):
         if line.isspace():
             continue
@@ -199,9 +225,9 @@ def _read_jsonl(path: Path, source: Path, budget: Budget) -> RawTable:
             raise DatasetError(f"{path} has more than {MAX_COLUMNS:,} columns")
         for name, column in table.columns.items():
             cell = convert_cell(values.get(name))
-            budget.take(_measure(cell))
+            budget.take(measure_cell(cell))
             column.append(cell)
-        table.rows.append(number)
+        rows.append(number)
     if "" in table.columns:
         raise DatasetError(f"{path}: a column has no name")
     return table
@@ -246,7 +272,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _measure(cell: Cell) -> int:
+def measure_cell(cell: Cell) -> int:
     """Return the memory of a cell in bytes."""
     if isinstance(cell, np.ndarray):
         return CELL_BYTES + 64 + cell.nbytes
@@ -280,7 +306,7 @@ def _read_parquet(path: Path, budget: Budget) -> RawTable:
             if i in content["arrays"]:
                 lengths, values = (np.load(Path(folder) / f"{i}-{part}.npy") for part in ("lengths", "values"))
                 budget.take(values.nbytes + (CELL_BYTES + 64) * len(lengths))
-                table.columns[name] = _split_array(values, lengths.tolist())
+                table.columns[name] = split_array(values, lengths.tolist())
             elif reason := content["invalid"].get(name):
                 table.columns[name] = [None if cell is None else InvalidCell(reason) for cell in table.columns[name]]
     table.columns = {name: table.columns[name] for name in content["names"]} if table.rows else {}
@@ -288,7 +314,8 @@ def _read_parquet(path: Path, budget: Budget) -> RawTable:
     return table
 
 
-def _split_array(values: np.ndarray, lengths: Iterable[int]) -> list[Cell]:
+def split_array(values: np.ndarray, lengths: Iterable[int]) -> list[Cell]:
+    """Split an array into consecutive parts; an empty part is None."""
     cells: list[Cell] = []
     start = 0
     for length in lengths:

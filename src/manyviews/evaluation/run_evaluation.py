@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from manyviews import __version__
-from manyviews.data import DatasetDict, as_path, convert_dataset, load_dataset
+from manyviews.data import HF_PREFIX, DatasetDict, convert_dataset, load_dataset, resolve_source
 from manyviews.evaluation.baselines import find_better_baselines
 from manyviews.evaluation.evaluation_result import EvaluationResult
 from manyviews.evaluation.model_evaluation import evaluate_modalities
@@ -120,8 +120,9 @@ def get_evaluation_filename(data: object, name: str, eval_config: EvaluationConf
     kind = "-".join([{"test": "evaluation", "valid": "validation"}[eval_config.split], *dropped])
     if data is None:
         return f"{kind}.json"
-    path = as_path(data) if isinstance(data, (str, Path)) else None
     # Folders of the same name may hold different data.
-    digest = f"-{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:6]}" if path and path.exists() else ""
+    source = resolve_source(data) if isinstance(data, (str, Path)) else ""
+    is_path = Path(source.removeprefix(HF_PREFIX)).is_absolute()
+    digest = f"-{hashlib.sha256(os.fsencode(source)).hexdigest()[:6]}" if is_path else ""
     stem = re.sub(r"[^\w.-]+", "-", name)
     return f"{kind}-{stem}{digest}.json"

@@ -51,6 +51,8 @@ class HFTextEncoder(nn.Module):
 
     def __init__(self, config: Mapping[str, Any], pooling: Pooling = "mean") -> None:
         super().__init__()
+        if str(config.get("model_type")).startswith("siglip"):
+            raise ValueError("the text encoders of siglip need padding of a fixed length: use one of CLIP")
         self.model, self.is_tower = build_backbone(config, "text")
         self.pooling, self.dim = pooling, get_output_dim(self.model, self.is_tower)
 
@@ -183,8 +185,6 @@ def select_tower(model: Any, tower: Tower) -> tuple[Any, bool]:
         name = "image" if tower == "vision" else tower
         if not hasattr(model, f"get_{name}_features"):
             raise ValueError(f"a model of the type {config.model_type} does not encode the modality {name}")
-        if tower == "text" and config.model_type.startswith("siglip"):
-            raise ValueError("the text encoders of siglip need padding of a fixed length: use one of CLIP, or an image")
         for other in TOWERS:
             if other != tower:
                 for part in (f"{other}_model", PROJECTIONS[other]):

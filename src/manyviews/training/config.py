@@ -52,8 +52,8 @@ class Config:
     """
 
     data: str = "photos"
-    """Dataset: photos, digits, cifar10, cifar100, or the path of an image folder, a table (.csv, .tsv, .jsonl,
-    .parquet) or a .npz, .npy, .pkl or .mat file."""
+    """Dataset: photos, digits, cifar10, cifar100, hf:NAME_OR_FOLDER[/CONFIG], or the path of an image folder, a table
+    (.csv, .tsv, .jsonl, .parquet), tar shards such as 'shards/{000..099}.tar', or a .npz, .npy, .pkl or .mat file."""
     max_instances: int | None = None
     """Use at most this many training instances. Default: all."""
     subset: LimitOrder = "sample"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from manyviews.data import DatasetDict, as_path
+from manyviews.data import DatasetDict, resolve_source
 from manyviews.loading import ViewSpec
 from manyviews.losses import RELEASED_CODE_KWARGS, SupervisedLoss, get_loss
 from manyviews.training.build import resolve_views
@@ -109,10 +109,9 @@ def build_loss(config: Config) -> nn.Module:
 
 def with_absolute_paths(config: Config) -> Config:
     """Make paths absolute, so that a run can be resumed from another directory."""
-    path = as_path(config.data)
     return dataclasses.replace(
         config,
-        data=str(path.resolve()) if path and path.exists() and config.data != CUSTOM_DATA else config.data,
+        data=config.data if config.data == CUSTOM_DATA else resolve_source(config.data),
         encoder=tuple(_with_absolute_path(text, "hf:") for text in config.encoder),
         weights=tuple(_with_absolute_path(text) for text in config.weights),
         class_list=None if config.class_list is None else config.class_list.expanduser().resolve(),

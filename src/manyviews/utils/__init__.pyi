@@ -46,6 +46,8 @@ from manyviews.utils.text import escape_surrogates as escape_surrogates
 from manyviews.utils.text import format_mean_std as format_mean_std
 from manyviews.utils.text import suggest as suggest
 from manyviews.utils.untrusted import MALFORMED_ERRORS as MALFORMED_ERRORS
+from manyviews.utils.untrusted import MAX_EXPANSION as MAX_EXPANSION
+from manyviews.utils.untrusted import MIN_BUDGET_BYTES as MIN_BUDGET_BYTES
 from manyviews.utils.untrusted import Budget as Budget
 from manyviews.utils.untrusted import BudgetError as BudgetError
 from manyviews.utils.untrusted import check_regular as check_regular
