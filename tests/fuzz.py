@@ -47,7 +47,7 @@ from manyviews.cli.train_command import show_run
 from manyviews.data import CorruptImageError, DatasetError, load_dataset, read_image
 from manyviews.data.cifar import CIFAR_SPECS
 from manyviews.data.tar_index import load_index
-from manyviews.models import EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder, serialize_module
+from manyviews.models import Encoder, EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder, serialize_module
 from manyviews.report.comparison import make_comparison_table
 from manyviews.report.section import make_evaluation_tables
 from manyviews.report.summary import load_summaries
@@ -56,6 +56,7 @@ from manyviews.runs import Run, load_encoder
 from manyviews.training import ConfigError, DivergedError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
 from manyviews.utils.untrusted import MIN_BUDGET_BYTES, get_machine_memory
+from tests.helpers.pretrained import make_tokenizer
 from tests.helpers.tiny_run import tiny_config
 
 EXPECTED_ERRORS = (DatasetError, ConfigError, CheckpointError, EncoderError, DivergedError)
@@ -508,6 +509,28 @@ def make_encoder_format() -> Format:
     return Format(seeds, lambda folder, name: load_encoder(folder / name), (mutate_bytes, mutate_safetensors_header))
 
 
+def make_folder_format() -> Format:
+    """Folders of `save_pretrained`; a text is encoded, so that the tokenizer is used."""
+    text = {"tokenizer": make_tokenizer().backend_tokenizer.to_str(), "max_tokens": 8, "pad_id": 0}
+    specs = {
+        "caption": EncoderSpec("text", "transformer", {"dim": 8, "layers": 1, "heads": 2}, preprocessing=text),
+        "image": EncoderSpec("image", "resnet-small", {"width": 0.125}, 16),
+    }
+    config = EncoderConfig(specs, {name: name for name in specs}, 8)
+    with tempfile.TemporaryDirectory() as folder:
+        Encoder(MultiViewEncoder.from_config(config)).save_pretrained(folder)
+        seeds = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name != "README.md"}
+
+    def read(folder: Path, _: str) -> object:
+        return load_encoder(folder)({"caption": ["the red cat", "unknown words"]})
+
+    return Format(seeds, read, (mutate_bytes, mutate_json_file, mutate_json_file))
+
+
+def mutate_json_file(content: bytes, rng: random.Random) -> bytes:
+    return (mutate_json if content[:1] == b"{" else mutate_bytes)(content, rng)
+
+
 def make_run_format(kind: str, read: Callable[[Path, str], object], *mutations: Mutate) -> Format:
     files = {name: content for name, content in FINISHED.items() if "/" not in name or kind == "checkpoint"}
     seeds = {name: files.pop(name) for name in list(files) if kind in name}
@@ -605,6 +628,7 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "tar shards": make_tar_format,
     "recipe": make_recipe_format,
     "safetensors": make_encoder_format,
+    "encoder folder": make_folder_format,
     "run config": lambda: make_run_format("config.yaml", lambda folder, _: Run.open(folder), mutate_yaml),
     "run metrics": lambda: make_run_format("metrics.csv", read_run_metrics, mutate_csv),
     "run evaluation": lambda: make_run_format("evaluation.json", resume_finished, mutate_json, mutate_json),

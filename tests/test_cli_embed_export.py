@@ -128,6 +128,22 @@ def test_exports_print_how_to_load_them(finished_run: Path, tmp_path: Path, caps
     torch.testing.assert_close(torch.from_numpy(session.run(None, {"images": images.numpy()})[0]), expected)
 
 
+def test_export_hub_writes_a_folder_with_the_card_of_the_run(finished_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(finished_run, tmp_path / "run"))
+    for arguments, folder in (([], run / "hub"), (["-o", str(tmp_path / "shared")], tmp_path / "shared")):
+        done = manyviews("export", str(run), "hub", *arguments)
+        assert done.returncode == 0, done.stderr
+        assert f"{folder}: encoders of image; choose a license in README.md" in done.stdout
+        assert f"encoder = manyviews.load_encoder({str(folder)!r})" in done.stdout
+        assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+        assert "| loss | mv-dhel |" in (folder / "README.md").read_text()
+        images = torch.rand(2, 3, 16, 16)
+        assert torch.equal(mv.load_encoder(folder)(images), mv.load_encoder(run)(images))
+    assert manyviews("export", str(run), "hub", "-o", str(run / "config.yaml")).stderr.startswith(
+        "manyviews: cannot write"
+    )
+
+
 @pytest.mark.slow
 def test_an_exported_file_can_be_exported_again_and_the_run_is_unchanged(
     finished_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -141,6 +157,9 @@ def test_an_exported_file_can_be_exported_again_and_the_run_is_unchanged(
     for to, output, message in (
         ("torchvision", run / "encoder.safetensors", r"must end in \.pth, \.pt"),
         ("safetensors", run / "encoder.safetensors", "another output"),
+        ("timm", run / "encoder.safetensors", "another output"),
+        ("timm", run, "is the directory of the run"),
+        ("hub", run, "is the directory of the run"),
         ("onnx", tmp_path / "nowhere" / "a.onnx", "is not a writable folder"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -82,7 +82,10 @@ def test_errors_are_one_line(data: str) -> None:
             ["train", "--data", data, "--views", "smell", "text"],
             "has no modality 'smell'. There are audio, text, video",
         ),
-        (["train", "--data", data, "--image-size", "16"], "image_size is for image views, got text audio video"),
+        (
+            ["train", "--data", data, "--image-size", "16"],
+            "image_size is for image or video views, got text audio video",
+        ),
         (["train", "--data", data, "--encoder", "text=mlp"], "no encoder 'mlp' for sequence"),
         (["train", "--data", data, "--modalities", "text"], "--modalities"),
         (["reproduce", "table9"], "no table or figure 'table9': did you mean table1"),

@@ -2,31 +2,45 @@
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
+import yaml
 from torch import Tensor, nn
 
 from manyviews.data import KINDS, Dataset, DatasetDict
 from manyviews.loading import encode_instances, make_eval_loader
+from manyviews.metrics import EvaluationResult, list_tables
 from manyviews.models import (
+    HUB_PREFIX,
+    WEIGHTS_FILE,
     Encoder,
     LateFusionHead,
     MultiViewEncoder,
     MultiViewHead,
     MultiViewModel,
     ProjectionHead,
+    TrainingRecord,
+    download_encoder,
+    is_encoder_folder,
     load_encoder_file,
+    load_encoder_folder,
     load_weights,
     read_first_dim,
 )
 from manyviews.training import (
     CONFIG_FILE,
+    CUSTOM_DATA,
+    EVALUATION_FILE,
     HEAD_FILE,
     LOG_FILE,
     METRICS_FILE,
+    Config,
     ConfigError,
     RunDirectory,
     TrainingTask,
@@ -34,7 +48,7 @@ from manyviews.training import (
     load_data,
     read_metrics,
 )
-from manyviews.utils import LogEntry, read_log
+from manyviews.utils import LogEntry, read_log, read_text
 
 
 class Run(RunDirectory):
@@ -91,7 +105,32 @@ class Run(RunDirectory):
 
         If the run was trained with a module of yours, or several by modality or kind, pass it as `encoder`.
         """
-        return Encoder(load_encoder_file(self.encoder_path, _list_modules(encoder)))
+        return Encoder(load_encoder_file(self.encoder_path, _list_modules(encoder)), self.describe_training)
+
+    def describe_training(self) -> TrainingRecord:
+        """Describe the training and the evaluation for a model card, without the paths of files on this machine."""
+        config, result = self.config, load_evaluation(self)
+        data = "an object in Python" if config.data == CUSTOM_DATA else _strip_folders(config.data)
+        rows = {
+            "data": data if result is None or result.dataset == data else f"{data} ({result.dataset})",
+            "views": " ".join(config.views),
+            "loss": "supervised" if config.supervised else config.loss,
+            "temperature": "" if config.temperature is None else f"{config.temperature:g}",
+            "epochs": str(config.epochs),
+            "instances per batch": str(config.instances_per_batch),
+            "optimizer": config.optimizer,
+            "seed": str(config.seed),
+            **{name: self.provenance.get(name, "") for name in ("manyviews", "torch", "started", "run_id")},
+        }
+        # The loss is written also where it is the default.
+        fields, changed = config.to_plain(), dict.fromkeys(["loss", *config.list_changed_fields(Config())])
+        recipe = yaml.safe_dump({name: _strip_folders(fields[name]) for name in changed}, sort_keys=False)
+        return TrainingRecord(
+            [(name, value) for name, value in rows.items() if value],
+            recipe,
+            [] if result is None else list_tables(result),
+            "" if result is None else " ".join(result.list_command_words("RUN")),
+        )
 
     def encode(
         self, split: Dataset, index: Tensor, device: torch.device, num_workers: int = 0
@@ -127,10 +166,11 @@ class Run(RunDirectory):
 
 
 def load_encoder(path: str | Path, encoder: nn.Module | Mapping[str, nn.Module] | None = None) -> Encoder:
-    """Load the encoder of a run, or a file written by `manyviews export RUN safetensors`.
+    """Load the encoder of a run, of a folder that `save_pretrained` has written, or of the Hugging Face Hub.
 
     Args:
-        path: a run directory, or a .safetensors file.
+        path: a run directory; a folder of `save_pretrained`; a .safetensors file of `manyviews export RUN safetensors`;
+            or `hf-hub:org/name`, or `hf-hub:org/name@revision`, a repository of the Hub (extra `hf`).
         encoder: your own module, or several by modality or kind, if the run was trained with it; its copy gets the
             trained weights.
 
@@ -146,29 +186,51 @@ def load_encoder(path: str | Path, encoder: nn.Module | Mapping[str, nn.Module] 
         >>> encoder(["a.jpg", "b.jpg"]).shape               # doctest: +SKIP
         torch.Size([2, 192])
     """
+    modules, name = _list_modules(encoder), str(path)
+    if name.startswith(HUB_PREFIX):
+        return Encoder(load_encoder_folder(download_encoder(name.removeprefix(HUB_PREFIX)), modules, name))
     path = Path(path).expanduser()
-    if _is_encoder_file(path):
-        return Encoder(load_encoder_file(path, _list_modules(encoder)))
-    return Run.open(path).load_encoder(encoder)
+    if _is_run(path):
+        return Run.open(path).load_encoder(encoder)
+    return Encoder(_load_file_or_folder(path, modules)[0])
+
+
+def load_evaluation(run: Run | str | Path) -> EvaluationResult | None:
+    """Load the evaluation of a run on its own data, or return None if it was not evaluated.
+
+    Raises:
+        ConfigError: the path is not a run, or the file does not have this version's format.
+
+    Examples:
+        >>> load_evaluation("runs/demo").scores["trained"].linear  # doctest: +SKIP
+        0.451
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    path = run.path / EVALUATION_FILE
+    if not path.exists():
+        return None
+    try:
+        return EvaluationResult.from_json(read_text(path))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}. Run `manyviews evaluate` to rewrite it") from error
 
 
 def init_from_run(model: MultiViewModel, path: Path) -> str:
-    """Load the weights of a finished run, or of an encoder file, into a model; return a description of their origin.
+    """Load the weights of a run, or of the file or folder of an encoder, into a model; return what they are from.
 
     Raises:
         ConfigError: there are no weights, or they do not fit the architecture.
     """
-    is_file, file, origin = _is_encoder_file(path), path, str(path)
-    if not is_file:
-        run = Run.open(path)
-        file, origin = run.encoder_path, f"{path}, run {run.run_id}"
+    run = Run.open(path) if _is_run(path) else None
+    source, origin = (path, str(path)) if run is None else (run.encoder_path, f"{path}, run {run.run_id}")
     try:
-        names = load_encoder_file(file).modalities
+        encoder, file = _load_file_or_folder(source)
+        names = encoder.modalities
         if names != model.encoder.modalities:
             expected = ", ".join(model.encoder.modalities)
             raise ConfigError(f"it encodes the modalities {', '.join(names)}, expected {expected}")
         load_weights(model.encoder, file, "this config's encoder")
-        if not is_file:
+        if run is not None:
             load_weights(model.head, path / HEAD_FILE, f"this config's head (to load only the encoder, use {file})")
     except ValueError as error:
         raise ConfigError(f"cannot initialize from {path}: {error}") from error
@@ -179,5 +241,28 @@ def _list_modules(encoder: nn.Module | Mapping[str, nn.Module] | None) -> Mappin
     return {} if encoder is None else {"": encoder} if isinstance(encoder, nn.Module) else encoder
 
 
-def _is_encoder_file(path: Path) -> bool:
-    return path.suffix == ".safetensors" and not path.is_dir()
+def _is_run(path: Path) -> bool:
+    """Return whether a path is that of a run, also if it does not exist: not a file or a folder of an encoder."""
+    is_file = path.suffix == ".safetensors" and not path.is_dir()
+    return (path / CONFIG_FILE).exists() or not (is_file or is_encoder_folder(path))
+
+
+def _load_file_or_folder(
+    path: Path, modules: Mapping[str, nn.Module] = MappingProxyType({})
+) -> tuple[MultiViewEncoder, Path]:
+    """Load the encoder of a file, or of a folder of `save_pretrained`; also return the file with its weights."""
+    if path.is_dir():
+        return load_encoder_folder(path, modules), path / WEIGHTS_FILE
+    return load_encoder_file(path, modules), path
+
+
+def _strip_folders(value: Any) -> Any:
+    """Shorten absolute paths in a plain value of a config to their last part.
+
+    Examples:
+        >>> _strip_folders(["/home/me/photos", "text=hf:/home/me/bert", "image:2"])
+        ['photos', 'text=hf:bert', 'image:2']
+    """
+    if isinstance(value, list):
+        return [_strip_folders(part) for part in value]
+    return re.sub(r"(^|[:=])/(.*/)?", r"\1", value) if isinstance(value, str) else value

@@ -214,8 +214,8 @@ def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: py
         ("a,b\n\u00e9,x\n".encode("utf-16"), "it is not UTF-8"),
         (f"a,b\nx,y\n{'x' * 200_000},y\n", "row 3: field larger than field limit"),
         (",".join(f"c{i}" for i in range(10_001)), "has 10,001 columns, the maximum is 10,000"),
-        ("a,b\n,\n", "no column of images, texts or features: .*columns a, b are skipped: each is empty"),
-        ("id,label\n1,2\n", "no column of images, texts or features: it has only id, label"),
+        ("a,b\n,\n", "no column of images, texts, recordings or features: .*columns a, b are skipped: each is empty"),
+        ("id,label\n1,2\n", "no column of images, texts, recordings or features: it has only id, label"),
     ],
 )  # fmt: skip
 def test_a_corrupt_csv_is_an_error_with_the_row(tmp_path: Path, content: str | bytes, message: str) -> None:

@@ -22,8 +22,9 @@ from manyviews.evaluation import (
     load_evaluation,
 )
 from manyviews.evaluation.baselines import find_better_baselines
-from manyviews.evaluation.evaluation_result import FewLabelScore, ProbeDescription
 from manyviews.metrics import (
+    FewLabelScore,
+    ProbeDescription,
     fit_linear_probe,
     knn_classify,
     rankme,

@@ -26,7 +26,7 @@ from manyviews.evaluation import (
     make_scores_table,
     make_subset_table,
 )
-from manyviews.evaluation.evaluation_result import Geometry, GeometryResult
+from manyviews.metrics import Geometry, GeometryResult
 from manyviews.report.section import make_evaluation_tables
 from manyviews.training import ConfigError
 from manyviews.utils import Cell

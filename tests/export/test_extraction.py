@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-import manyviews as mv
 from manyviews.data import Dataset, DatasetDict, DatasetError, Texts, load_dataset
 from manyviews.export import extract_features, extraction
 from manyviews.models import FeatureOptions
@@ -86,10 +84,9 @@ def make_texts(count: int = 11) -> DatasetDict:
 
 
 def extract_texts(models: Path, output: Path, **options: object) -> dict[str, int]:
-    return extract_features(
-        make_texts(), {"text": f"hf:{models / 'bert'}"}, output, FeatureOptions(level="frame", **options),
-        part_instances=2, batch_size=2,
-    )  # fmt: skip
+    names = {"text": f"hf:{models / 'bert'}"}
+    features = FeatureOptions(**{"level": "frame", "layers": (-2, -1), **options})
+    return extract_features(make_texts(), names, output, features, part_instances=2, batch_size=2)
 
 
 def test_killed_extraction_continues_with_the_first_missing_part(
@@ -126,9 +123,7 @@ def test_bundle_is_written_in_memory_of_one_part(models: Path, tmp_path: Path, m
     """At most one part is read at a time."""
     sizes: list[int] = []
     read_steps = extraction._Part.read_steps
-    monkeypatch.setattr(
-        extraction._Part, "read_steps", lambda part: sizes.append(len(part.index)) or read_steps(part)
-    )
+    monkeypatch.setattr(extraction._Part, "read_steps", lambda part: sizes.append(len(part.index)) or read_steps(part))
     extract_texts(models, tmp_path / "bundle.npz")
     assert max(sizes) == 2
     assert sum(sizes) == 33 + 2  # each instance once, and the first part for the dimension

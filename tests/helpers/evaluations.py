@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 from manyviews.evaluation import EvaluationResult, Representation, Score, SubsetScore
-from manyviews.evaluation.evaluation_result import (
+from manyviews.metrics import (
     FewLabelScore,
     Geometry,
     GeometryResult,

@@ -2,6 +2,7 @@
 
 import csv
 import os
+import wave
 from pathlib import Path
 
 import torch
@@ -58,13 +59,24 @@ def save_models(folder: Path) -> None:
             member.save_pretrained(folder / name)
 
 
+def write_tone(path: Path, pitch: int, count: int) -> None:
+    """Write a sine of `count` samples at 16 kHz."""
+    samples = (torch.sin(torch.arange(count) * (pitch * 2 * torch.pi / 16_000)) * 20_000).short()
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16_000)
+        file.writeframes(samples.numpy().tobytes())
+
+
 def write_captions(folder: Path, count: int = 96) -> Path:
-    """Write pairs.csv: pictures of shapes, and captions with their size and color, some of them missing."""
+    """Write pairs.csv: pictures of shapes, captions with their size and color, and tones; some captions are missing."""
     generator = torch.Generator().manual_seed(0)
     (folder / "pictures").mkdir(parents=True)
+    (folder / "tones").mkdir()
     with (folder / "pairs.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["id", "picture", "caption", "label"])
+        writer.writerow(["id", "picture", "caption", "tone", "label"])
         for i in range(count):
             color, animal = (int(torch.randint(3, (), generator=generator)) for _ in range(2))
             radius = 7 if torch.rand((), generator=generator) < 0.5 else 16
@@ -73,5 +85,7 @@ def write_captions(folder: Path, count: int = 96) -> Path:
             draw.ellipse((20 - radius, 20 - radius, 20 + radius, 20 + radius // (animal + 1)), fill=WORDS[2 + color])
             picture.save(folder / f"pictures/{i}.png")
             caption = f"the {'small' if radius == 7 else 'big'} {WORDS[2 + color]} {WORDS[7 + animal]}"
-            writer.writerow([i, f"pictures/{i}.png", "" if i % 10 == 9 else caption, WORDS[2 + color]])
+            write_tone(folder / f"tones/{i}.wav", pitch=300 * (1 + color), count=1600 + 100 * (i % 3))
+            cells = [f"pictures/{i}.png", "" if i % 10 == 9 else caption, f"tones/{i}.wav"]
+            writer.writerow([i, *cells, WORDS[2 + color]])
     return folder / "pairs.csv"

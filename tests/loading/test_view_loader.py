@@ -247,7 +247,7 @@ def test_a_corrupt_image_is_replaced_with_a_warning(tmp_path: Path, num_workers:
     images = load_dataset(root)["train"].images
     indices = [torch.tensor([2, 3]), torch.tensor([3, 5])]
     loader = make_loader(images, SimCLRTransform(8), 2, num_workers=num_workers)
-    with pytest.warns(UserWarning, match=r"9\.jpg cannot be decoded.*replaced by the next image \(1 so far\)"):
+    with pytest.warns(UserWarning, match=r"9\.jpg cannot be decoded.*replaced by the next instance \(1 so far\)"):
         batches = list(loader(0, indices))
     assert [batch.indices.tolist() for batch in batches] == [[2, 4], [4, 5]]
     assert all(batch.mask is None for batch in batches)

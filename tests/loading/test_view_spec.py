@@ -117,7 +117,7 @@ def test_empty_view_raises() -> None:
     ("texts", "names", "message"),
     [
         ("imag:2", ("image", "text"), "things has no modality 'imag': did you mean image"),
-        ("audio@32", ("audio",), "audio@32: only views of images have a size, audio has no images"),
+        ("audio@32", ("audio",), "audio@32: only views of images and videos have a size, audio has neither"),
         ("2", ("text", "audio"), "a number of views is for data with one image modality, things has text, audio"),
         ("2", ("Front", "Side"), "has Front, Side: name them, such as --views Front:2 Side"),
     ],

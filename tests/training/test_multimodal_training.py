@@ -23,9 +23,12 @@ from manyviews.evaluation import (
     load_evaluation,
 )
 from manyviews.evaluation.baselines import find_better_baselines
-from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, ProbeDescription, RetrievalScore
 from manyviews.loading import EpochBatches, ViewLoader, ViewSpec, make_eval_loader
 from manyviews.metrics import (
+    ALL_OTHERS,
+    Geometry,
+    ProbeDescription,
+    RetrievalScore,
     alignment,
     compute_retrieval,
     compute_sentiment_metrics,
@@ -544,18 +547,18 @@ def test_resume_on_changed_data_raises(gaps: str, tmp_path: Path, monkeypatch: p
             {"views": 2},
             "gaps has text, audio, video: name them, such as --views text:2 audio",
         ),
-        ({"views": "text audio:2@16"}, "audio:2@16: only views of images have a size, audio has no images"),
+        ({"views": "text audio:2@16"}, "audio:2@16: only views of images and videos have a size, audio has neither"),
         ({"supervised": True, "views": "text:2 audio"}, "supervised training takes each modality once, got text:2 aud"),
         ({"loss": "infonce"}, "infonce supports 2 views, got 3: try pwe-infonce"),
-        ({"image_size": 16}, "image_size is for image views, got text audio video"),
-        ({"crop_scale": (0.5, 1.0)}, "crop_scale is for image views, got text audio video"),
-        ({"width_mult": 0.5}, "width_mult is for image views, got text audio video"),
-        ({"per_view_batch_norm": True}, "per_view_batch_norm is for image views, got text audio video"),
+        ({"image_size": 16}, "image_size is for image or video views, got text audio video"),
+        ({"crop_scale": (0.5, 1.0)}, "crop_scale is for image or video views, got text audio video"),
+        ({"width_mult": 0.5}, "width_mult is for image or video views, got text audio video"),
+        ({"per_view_batch_norm": True}, "per_view_batch_norm is for image or video views, got text audio video"),
         ({"separate_encoders": True}, "separate_encoders is for image views, got text audio video"),
-        ({"data": "photos"}, "transformer_layers is for sequence or text views, got image:4"),
+        ({"data": "photos"}, "transformer_layers is for sequence or text or audio views, got image:4"),
         (
             {"data": "photos", "dropout": 0.5, **NO_TRANSFORMERS},
-            "dropout is for sequence or text or vector views, got image:4",
+            "dropout is for sequence or text or vector or audio views, got image:4",
         ),
         ({"encoder": ("audio=transformer",)}, "no encoder 'transformer' for vector"),
         ({"encoder": ("smell=mlp",)}, "--encoder smell=mlp: there is no modality or kind 'smell', only audio, image, "),

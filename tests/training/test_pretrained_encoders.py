@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,17 @@ def test_training_starts_from_the_weights_of_the_folder(place: Path, tmp_path: P
                 torch.testing.assert_close(weights[f"model.{name}"], expected.detach(), rtol=1e-6, atol=1e-6)
 
 
-def test_stopped_training_resumes_exactly(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = pairs(place)
+def triples(place: Path, **changes: object) -> Config:
+    config = pairs(place, views=("picture", "caption", "tone"), max_seconds=0.1)
+    encoder = (f"image=hf:{place}/models/vit", f"text=hf:{place}/models/bert", f"audio=hf:{place}/models/hubert")
+    return dataclasses.replace(config, encoder=encoder, **changes)
+
+
+@pytest.mark.parametrize("make_config", [pairs, triples])
+def test_stopped_training_resumes_exactly(
+    make_config: Callable[..., Config], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(place)
     full = train(config, output=tmp_path / "full", quiet=True)
     stop_after(monkeypatch, 3)
     with pytest.raises(TrainingInterrupted):
@@ -93,8 +103,13 @@ def test_two_ranks_train_like_one(place: Path, tmp_path: Path) -> None:
     path = tmp_path / "models/bert/config.json"
     plain = json.loads(path.read_text())
     path.write_text(json.dumps({**plain, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}))
-    encoder = (f"image=hf:{tmp_path}/models/vit", f"text=hf:{tmp_path}/models/bert")
-    config = pairs(place, encoder=encoder, precision="64", epochs=1, monitor_every=100)
+    path = tmp_path / "models/hubert/config.json"
+    no_dropout = dict.fromkeys(["hidden_dropout", "activation_dropout", "attention_dropout", "feat_proj_dropout"], 0.0)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **no_dropout}))
+    names = {"image": "vit", "text": "bert", "audio": "hubert"}
+    encoder = tuple(f"{kind}=hf:{tmp_path}/models/{name}" for kind, name in names.items())
+    config = triples(place, precision="64", epochs=1, monitor_every=100)
+    config = dataclasses.replace(config, encoder=encoder)
     train(config, output=tmp_path / "one", quiet=True)
     run_to_end(*flags(config), "--output", tmp_path / "two", ranks=2)
     one, two = (tensors(last_checkpoint(tmp_path / name)["model"]) for name in ("one", "two"))

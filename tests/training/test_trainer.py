@@ -543,7 +543,7 @@ def test_changed_images_are_detected_and_corrupt_ones_replaced(tmp_path: Path, m
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         run = train(config, output=tmp_path / "run", quiet=True)
-    assert "replaced by the next image" in (run.path / "log.txt").read_text()
+    assert "replaced by the next instance" in (run.path / "log.txt").read_text()
     assert len(run.read_metrics()) == 2
     (run.path / "encoder.safetensors").unlink()
     next(folder.rglob("001.png")).unlink()

@@ -285,11 +285,19 @@ def test_absent_views_are_not_loaded(made_data: mv.DatasetDict) -> None:
 @pytest.mark.parametrize(
     ("case", "changes", "message"),
     [
-        ("crops", {"dropout": 0.3}, "dropout is for sequence or text or vector views, got left:2@16 left:4@8"),
-        ("crops", {"transformer_heads": 4}, "transformer_heads is for sequence or text views, got left:2@16 left:4@8"),
-        ("no images", {"image_size": 16}, "image_size is for image views, got caption:2 vector"),
-        ("no images", {"small_crop_scale": (0.1, 0.3)}, "small_crop_scale is for image views, got caption:2 vector"),
-        ("no images", {"stem": "small"}, "stem is for image views, got caption:2 vector"),
+        ("crops", {"dropout": 0.3}, "dropout is for sequence or text or vector or audio views, got left:2@16 left:4@8"),
+        (
+            "crops",
+            {"transformer_heads": 4},
+            "transformer_heads is for sequence or text or audio views, got left:2@16 left:4@8",
+        ),
+        ("no images", {"image_size": 16}, "image_size is for image or video views, got caption:2 vector"),
+        (
+            "no images",
+            {"small_crop_scale": (0.1, 0.3)},
+            "small_crop_scale is for image or video views, got caption:2 vector",
+        ),
+        ("no images", {"stem": "small"}, "stem is for image or video views, got caption:2 vector"),
         ("no images", {"separate_encoders": True}, "separate_encoders is for image views, got caption:2 vector"),
         ("no images", {"views": "vector:2", "transformer_layers": 1}, "transformer_layers is for sequence or text"),
         ("mixed", {"encoder": ("caption=mlp",)}, "no encoder 'mlp' for text. There are hf:NAME, transformer"),
@@ -302,7 +310,11 @@ def test_absent_views_are_not_loaded(made_data: mv.DatasetDict) -> None:
             "--encoder right=resnet18: there is no modality or kind 'right', only caption, image, left, text, vector",
         ),
         ("shared", {"views": "left@0 right"}, "invalid view 'left@0'"),
-        ("shared", {"views": "left:2 vector@8"}, "vector@8: only views of images have a size, vector has no images"),
+        (
+            "shared",
+            {"views": "left:2 vector@8"},
+            "vector@8: only views of images and videos have a size, vector has neither",
+        ),
         ("shared", {"views": 4}, "made has left, right, vector, caption: name them, such as --views left:2 right"),
         ("shared", {"views": "lefft right"}, "made has no modality 'lefft': did you mean left"),
     ],

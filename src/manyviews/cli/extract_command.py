@@ -10,7 +10,6 @@ from manyviews import utils
 from manyviews.cli.common import Device, OptionalText, OutputFlag, Unset, print_lines
 
 OptionalTexts = Annotated[tuple[str, ...], Unset]
-KINDS_OF_FLAG = {"text": ("text",), "audio": ("audio",), "vision": ("image", "video")}
 
 
 def extract_command(
@@ -96,7 +95,7 @@ def extract_command(
 def _assign_models(dataset: mv.data.DatasetDict, flag: str, values: tuple[str, ...]) -> dict[str, str]:
     """Assign the models of a flag to modalities: by name, or to the only modality that it is for."""
     modalities = dataset["train"].modalities
-    suitable = [name for name, column in modalities.items() if column.kind in KINDS_OF_FLAG[flag]]
+    suitable = [name for name, column in modalities.items() if mv.models.get_tower(column) == flag]
     models = {}
     for value in values:
         name, equals, model = value.partition("=hf:")

@@ -35,7 +35,8 @@ def search_command(
         run: Directory of a finished run or, for one modality, a .safetensors file written by `manyviews export`.
         data: Instances to search: an image folder, photos, digits, cifar10, cifar100, hf:NAME_OR_FOLDER, a table (.csv,
             .tsv, .jsonl, .parquet), tar shards, or a .npz, .npy, .pkl or .mat file.
-        query: Image files, ids of searched instances (such as `test/7`) or texts; each is one row of the drawing.
+        query: Files of images, audio or videos, ids of searched instances (such as `test/7`) or texts; each is one
+            row of the drawing.
         output: PNG file to write.
         neighbors: Number of neighbors per query.
         query_modality: Modality of the files or texts, or the one to search with of an instance. Default: the first one

@@ -1,6 +1,7 @@
 """Datasets: one module per file format, and the classes that hold instances."""
 
 from manyviews.data.arrow_blobs import ArrowBlobs as ArrowBlobs
+from manyviews.data.audio import SAMPLING_RATE as SAMPLING_RATE
 from manyviews.data.audio import Audio as Audio
 from manyviews.data.blobs import BlobImages as BlobImages
 from manyviews.data.blobs import Blobs as Blobs
@@ -9,6 +10,7 @@ from manyviews.data.column import BatchColumn as BatchColumn
 from manyviews.data.column import Column as Column
 from manyviews.data.column import Features as Features
 from manyviews.data.column import compute_statistics as compute_statistics
+from manyviews.data.column import standardize as standardize
 from manyviews.data.dataset import IMAGE_MODALITY as IMAGE_MODALITY
 from manyviews.data.dataset import KINDS as KINDS
 from manyviews.data.dataset import Dataset as Dataset
@@ -16,6 +18,7 @@ from manyviews.data.dataset import DatasetDict as DatasetDict
 from manyviews.data.dataset import check_split as check_split
 from manyviews.data.dataset import get_canonical_split as get_canonical_split
 from manyviews.data.download import get_data_home as get_data_home
+from manyviews.data.errors import CorruptFileError as CorruptFileError
 from manyviews.data.errors import DatasetError as DatasetError
 from manyviews.data.errors import DatasetWarning as DatasetWarning
 from manyviews.data.hf_datasets import HF_PREFIX as HF_PREFIX
@@ -37,11 +40,17 @@ from manyviews.data.load import is_table as is_table
 from manyviews.data.load import load_dataset as load_dataset
 from manyviews.data.load import resolve_source as resolve_source
 from manyviews.data.media import Media as Media
+from manyviews.data.media_files import AUDIO_EXTENSIONS as AUDIO_EXTENSIONS
+from manyviews.data.media_files import VIDEO_EXTENSIONS as VIDEO_EXTENSIONS
+from manyviews.data.media_files import CorruptMediaError as CorruptMediaError
 from manyviews.data.python_objects import MapDataset as MapDataset
 from manyviews.data.python_objects import convert_dataset as convert_dataset
 from manyviews.data.safe_pickle import check_tensor_pickle as check_tensor_pickle
 from manyviews.data.sentiment_features import is_merbench as is_merbench
 from manyviews.data.sequences import Sequences as Sequences
+from manyviews.data.spectrogram import NUM_MELS as NUM_MELS
+from manyviews.data.spectrogram import compute_log_mel as compute_log_mel
+from manyviews.data.spectrogram import count_frames as count_frames
 from manyviews.data.table_file import load_table as load_table
 from manyviews.data.tar_blobs import TarBlobs as TarBlobs
 from manyviews.data.texts import Texts as Texts

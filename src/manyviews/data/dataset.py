@@ -15,6 +15,7 @@ from manyviews.data.column import Column
 from manyviews.data.errors import DatasetError
 from manyviews.data.image_files import ImageSource
 from manyviews.data.images import Images
+from manyviews.data.media import Media
 from manyviews.data.sequences import Sequences
 from manyviews.data.texts import Texts
 from manyviews.data.vectors import Vectors
@@ -114,9 +115,9 @@ class Dataset:
         return torch.stack([self[name].get_mask() for name in names], 1)
 
     def get_image(self, i: int) -> Tensor | None:
-        """Return the first image (C, H, W) that an instance has and that can be read, or None."""
-        for column in self.modalities.values():
-            if isinstance(column, Images) and column.get_mask()[i]:
+        """Return the first image, or frame of a video, (C, H, W) that an instance has and that can be read, or None."""
+        for column in sorted(self.modalities.values(), key=lambda column: isinstance(column, Video)):
+            if isinstance(column, Images | Video) and column.get_mask()[i]:
                 with suppress(DatasetError):
                     return column.show(i)
         return None
@@ -128,9 +129,15 @@ class Dataset:
         return column.paths if isinstance(column, Images) else ()
 
     def get_text(self, i: int) -> str:
-        """Return the first text that an instance has, or ""."""
+        """Return the first text that an instance has or, without one, a description of its recording, or ""."""
         texts = (column for column in self.modalities.values() if isinstance(column, Texts))
-        return next((column.values[i] for column in texts if column.get_mask()[i]), "")
+        text = next((column.values[i] for column in texts if column.get_mask()[i]), "")
+        recordings = [column for column in self.modalities.values() if isinstance(column, Media)]
+        for column in [] if text else recordings:
+            if column.get_mask()[i]:
+                with suppress(DatasetError):
+                    return column.describe_item(i)
+        return text
 
     @property
     def class_labels(self) -> Tensor | None:

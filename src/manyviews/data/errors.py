@@ -13,6 +13,10 @@ class DatasetError(ValueError):
     """Data is missing or invalid; the message has the file and what to do."""
 
 
+class CorruptFileError(DatasetError):
+    """A file is truncated or corrupt, or not of the kind that it should be; other files of the data may be fine."""
+
+
 class DatasetWarning(UserWarning):
     """Data was skipped or changed when it was loaded; see `DatasetDict.warnings`."""
 

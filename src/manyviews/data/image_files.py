@@ -17,7 +17,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from manyviews.data.errors import DatasetError
+from manyviews.data.errors import CorruptFileError, DatasetError
 from manyviews.utils import check_regular, get_memory_limit
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ PIXEL_BYTES = 16
 """Memory per pixel while an image is decoded and converted."""
 
 
-class CorruptImageError(DatasetError):
+class CorruptImageError(CorruptFileError):
     """A file is not an image, or is truncated or corrupt."""
 
 

@@ -15,20 +15,21 @@ import torch
 from torch import Tensor
 
 from manyviews.data.audio import Audio
-from manyviews.data.blobs import BlobImages
+from manyviews.data.blobs import BlobImages, FileBlobs
 from manyviews.data.column import Column
 from manyviews.data.column_arrays import make_column
-from manyviews.data.errors import DatasetError, translate_errors
+from manyviews.data.errors import CorruptFileError, DatasetError, translate_errors
 from manyviews.data.image_arrays import read_npy
 from manyviews.data.image_files import (
     IMAGE_EXTENSIONS,
-    CorruptImageError,
     LazyImages,
     check_image_header,
     read_image,
 )
 from manyviews.data.image_folder import MAX_IN_MEMORY_BYTES
 from manyviews.data.images import Images
+from manyviews.data.media import Media
+from manyviews.data.media_files import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 from manyviews.data.table_readers import Cell, EncodedFile, InvalidCell, RawTable, show_cell, to_float32
 from manyviews.data.texts import Texts
 from manyviews.data.video import Video
@@ -43,6 +44,12 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(nan|inf|infini
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
+MEDIA: dict[str, tuple[type[Media], set[str]]] = {
+    "audio": (Audio, AUDIO_EXTENSIONS), "video": (Video, VIDEO_EXTENSIONS),
+}  # fmt: skip
+"""Class and file extensions of each kind of recordings."""
+
+
 def recognize_kind(cells: list[Cell], has_paths: bool = True) -> tuple[str, str]:
     """Recognize the kind of a column, or `SKIP` with the reason, from its cells that are not empty.
 
@@ -52,6 +59,8 @@ def recognize_kind(cells: list[Cell], has_paths: bool = True) -> tuple[str, str]
     Examples:
         >>> recognize_kind(["a.jpg", None, "b.PNG|c.png"]), recognize_kind(["a cat", "logo.png", "a dog"])
         (('image', ''), ('text', ''))
+        >>> recognize_kind(["a.wav", "b.mp3"]), recognize_kind(["a.mp4", None])
+        (('audio', ''), ('video', ''))
         >>> recognize_kind(["3.5", "-1"])
         ('skip', 'has numbers')
     """
@@ -66,6 +75,9 @@ def recognize_kind(cells: list[Cell], has_paths: bool = True) -> tuple[str, str]
         return ("vector" if arrays[0].ndim == 1 else "sequence"), ""
     if has_paths and 2 * sum(is_image_cell(cell) for cell in existing) >= len(existing):
         return "image", ""
+    for kind, (_, extensions) in MEDIA.items():
+        if has_paths and 2 * sum(_has_extension(cell, extensions) for cell in existing) >= len(existing):
+            return kind, ""
     if any(isinstance(cell, list) for cell in existing):
         return SKIP, "has lists of texts"
     if all(not isinstance(cell, str) or NUMBER.fullmatch(cell) for cell in existing):
@@ -95,6 +107,15 @@ def is_image_cell(cell: Cell) -> bool:
     """
     paths = cell if isinstance(cell, list) else cell.split(SEPARATOR) if isinstance(cell, str) else []
     return bool(paths) and all(os.path.splitext(path.strip())[1].lower() in IMAGE_EXTENSIONS for path in paths)  # noqa: PTH122 (fast)
+
+
+def _has_extension(cell: Cell, extensions: set[str]) -> bool:
+    return isinstance(cell, str) and os.path.splitext(cell.strip())[1].lower() in extensions  # noqa: PTH122 (fast)
+
+
+def is_media_path(cell: Cell) -> bool:
+    """Return whether a cell has the path of audio or of a video."""
+    return any(_has_extension(cell, extensions) for _, extensions in MEDIA.values())
 
 
 def is_npy_path(cell: Cell) -> bool:
@@ -140,6 +161,8 @@ class ColumnBuilder:
             return self._build_blobs(name, cells, kind)
         if kind == "image":
             return self._build_images(name, cells)
+        if kind in MEDIA:
+            return self._build_media(name, cells, kind)
         return self._build_texts(name, cells) if kind == "text" else self._build_features(name, cells, kind)
 
     def _build_blobs(self, name: str, cells: list[Cell], kind: str) -> Column:
@@ -150,8 +173,7 @@ class ColumnBuilder:
         if kind == "image":
             images = BlobImages(blobs.select(mask.nonzero().squeeze(1).tolist()), self.raise_on_corrupt)
             return Images(images, None if mask.all() else mask.long())
-        media = {"audio": Audio, "video": Video}[kind]
-        return media(blobs, mask=None if mask.all() else mask, raise_on_corrupt=self.raise_on_corrupt)
+        return MEDIA[kind][0](blobs, mask=None if mask.all() else mask, raise_on_corrupt=self.raise_on_corrupt)
 
     def _build_texts(self, name: str, cells: list[Cell]) -> Texts:
         texts = []
@@ -188,6 +210,29 @@ class ColumnBuilder:
         counts = torch.bincount(torch.tensor([i for i, _ in kept]), minlength=len(cells))
         return Images(values, None if bool((counts == 1).all()) else counts)
 
+    def _build_media(self, name: str, cells: list[Cell], kind: str) -> Media:
+        """Build a column of recordings; each file must exist and, by its header, have a stream of the kind."""
+        build, _ = MEDIA[kind]
+        entries = []
+        for i, cell in enumerate(cells):
+            if cell is not None:
+                if not isinstance(cell, str):
+                    raise self.table.make_error(i, name, f"expected the path of a {kind} file, got {_describe(cell)}")
+                entries.append((i, Path(self.resolve_path(i, name, cell))))
+        first_warning = len(self.warnings)
+
+        def check(path: Path) -> float:
+            return build(FileBlobs((path,))).read_seconds(0)
+
+        seconds = self._read_each(name, entries, check)
+        kept = {i: path for i, path in entries if path in seconds}
+        if not kept:
+            raise DatasetError(f"no file of column {name} can be read, first: {self.warnings[first_warning]}")
+        # The file of a missing cell is never opened.
+        paths = tuple(kept.get(i, Path(self.table.source)) for i in range(len(cells)))
+        mask = torch.tensor([i in kept for i in range(len(cells))])
+        return build(FileBlobs(paths), raise_on_corrupt=self.raise_on_corrupt, mask=None if mask.all() else mask)
+
     def _read_each(self, name: str, entries: list[tuple[int, Path]], read: Callable[[Path], T]) -> dict[Path, T]:
         """Read each file once, with a warning for each cell whose file cannot be read."""
         results: dict[Path, T] = {}
@@ -196,9 +241,9 @@ class ColumnBuilder:
             if path not in results and path not in errors:
                 try:
                     results[path] = read(path)
-                except CorruptImageError as error:
+                except CorruptFileError as error:
                     if self.raise_on_corrupt:
-                        raise CorruptImageError(f"{self.table.describe_cell(i, name)}: {error}") from error
+                        raise type(error)(f"{self.table.describe_cell(i, name)}: {error}") from error
                     errors[path] = str(error)
                 except DatasetError as error:  # too many pixels
                     raise self.table.make_error(i, name, str(error)) from error
@@ -233,7 +278,7 @@ class ColumnBuilder:
         except FileNotFoundError as error:
             hint = (
                 ""
-                if is_image_cell(text) or is_npy_path(text)
+                if is_image_cell(text) or is_npy_path(text) or is_media_path(text)
                 else f"; if the column has texts, use --kinds {name}=text"
             )
             raise self.table.make_error(

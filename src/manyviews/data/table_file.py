@@ -1,8 +1,9 @@
 """Load a table (.csv, .tsv, .jsonl or .parquet): a row is an instance, a column a modality.
 
-A cell has a text, the path of an image (or several, separated by "|") or of a .npy file of features, relative to the
-table. It may also have a list of numbers (a vector), of lists of numbers (a sequence) or of paths of images. An empty
-cell means that the instance lacks the modality. Three columns are special: ids, splits and labels.
+A cell has a text, or the path of an image (or several, separated by "|"), of audio, of a video or of a .npy file of
+features, relative to the table. It may also have a list of numbers (a vector), of lists of numbers (a sequence) or of
+paths of images. An empty cell means that the instance lacks the modality. Three columns are special: ids, splits and
+labels.
 """
 
 from __future__ import annotations
@@ -51,12 +52,13 @@ def load_table(
 
     Args:
         path: a .csv, .tsv, .jsonl or .parquet file.
-        kinds: kinds of columns that are recognized wrongly: image, text, sequence, vector or skip, as a dict by the
-            name of the column or as texts COLUMN=KIND.
+        kinds: kinds of columns that are recognized wrongly: image, text, sequence, vector, audio, video or skip,
+            as a dict by the name of the column or as texts COLUMN=KIND.
         id_column: column of ids. Default: id, if it exists; otherwise ids are row indices.
         split_column: column of splits. Default: split, if it exists; otherwise a random fifth is the test split.
         label_column: column of labels. Default: the first of label, class, target and group that exists.
-        raise_on_corrupt: raise an error for a corrupt image, instead of a warning and a missing image.
+        raise_on_corrupt: raise an error for a corrupt image, audio file or video, instead of a warning and a missing
+            value.
         follow_symlinks: read files outside of the folder of the table.
         strict_columns: raise an error for a kind or a special column that the table does not have, instead of ignoring
             it.
@@ -268,7 +270,7 @@ def _build_columns(builder: ColumnBuilder, told: Mapping[str, str], names: Seque
         builder.warnings.append(f"{table.source}: {text}{hint}")
     if not kinds:
         reasons = "; ".join(builder.warnings) or f"it has only {', '.join(table.columns)}"
-        raise DatasetError(f"{table.source} has no column of images, texts or features: {reasons}")
+        raise DatasetError(f"{table.source} has no column of images, texts, recordings or features: {reasons}")
     for name in kinds:
         hint = f"rename the column, or use --kinds {name}={SKIP}"
         check_modality_name(name, f"{table.source}: {hint}")

@@ -20,6 +20,7 @@ from manyviews.data.dataset import DatasetDict, get_canonical_split
 from manyviews.data.errors import DatasetError, translate_errors
 from manyviews.data.image_arrays import read_npy
 from manyviews.data.image_files import IMAGE_EXTENSIONS
+from manyviews.data.media_files import AUDIO_EXTENSIONS, VIDEO_EXTENSIONS
 from manyviews.data.table_columns import choose_array_kind
 from manyviews.data.table_file import TableOptions, convert_table
 from manyviews.data.table_readers import (
@@ -39,8 +40,8 @@ MAX_TEXT_BYTES = 2**24
 """Maximum size of a text, a class or a JSON object."""
 GROUPS = {
     **{extension[1:]: "image" for extension in IMAGE_EXTENSIONS},
-    **dict.fromkeys(("wav", "flac", "mp3", "ogg", "opus", "m4a"), "audio"),
-    **dict.fromkeys(("mp4", "webm", "mkv", "avi", "mov"), "video"),
+    **{extension[1:]: "audio" for extension in AUDIO_EXTENSIONS},
+    **{extension[1:]: "video" for extension in VIDEO_EXTENSIONS},
     "npy": "features",
     "txt": "text",
     "cls": "label",

@@ -3,8 +3,18 @@
 import statistics
 from collections.abc import Mapping
 
-from manyviews.evaluation.evaluation_result import EvaluationResult, Metrics, Representation, Score, SubsetProbe
-from manyviews.evaluation.result_tables import COMPARED_METRICS, REPRESENTATIONS, SUBSET_PROBES, format_metric, name_knn
+from manyviews.metrics import (
+    COMPARED_METRICS,
+    REPRESENTATIONS,
+    SUBSET_PROBES,
+    EvaluationResult,
+    Metrics,
+    Representation,
+    Score,
+    SubsetProbe,
+    format_metric,
+    name_knn,
+)
 
 BASELINES: tuple[Representation, ...] = ("majority", "raw_features", "untrained")
 

@@ -8,8 +8,14 @@ from itertools import combinations, permutations
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from manyviews.evaluation.evaluation_result import ALL_OTHERS, Geometry, RetrievalScore
-from manyviews.metrics import GEOMETRY_METRICS, compute_geometry, compute_retrieval
+from manyviews.metrics import (
+    ALL_OTHERS,
+    GEOMETRY_METRICS,
+    Geometry,
+    RetrievalScore,
+    compute_geometry,
+    compute_retrieval,
+)
 
 MAX_FOR_ALL_SUBSETS = 6
 """With more modalities, only single ones, all but one, and all together are evaluated."""

@@ -16,16 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from manyviews.data import Dataset, DatasetDict, DatasetError
-from manyviews.evaluation.evaluation_result import (
-    Geometry,
-    GeometryResult,
-    Metrics,
-    ProbeDescription,
-    Representation,
-    Score,
-    SubsetProbe,
-    SubsetScore,
-)
 from manyviews.evaluation.fused_prediction import (
     EncodedInstances,
     Fusion,
@@ -64,7 +54,15 @@ from manyviews.loading import (
 from manyviews.metrics import (
     REGRESSION_PROBE_SETTINGS,
     VAL_FOLDS,
+    Geometry,
+    GeometryResult,
+    Metrics,
+    ProbeDescription,
+    Representation,
+    Score,
     SentimentScale,
+    SubsetProbe,
+    SubsetScore,
     compute_geometry,
     compute_majority_baseline,
     compute_regression_metrics,

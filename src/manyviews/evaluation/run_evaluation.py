@@ -13,9 +13,9 @@ from torch import nn
 from manyviews import __version__
 from manyviews.data import HF_PREFIX, DatasetDict, convert_dataset, load_dataset, resolve_source
 from manyviews.evaluation.baselines import find_better_baselines
-from manyviews.evaluation.evaluation_result import EvaluationResult
 from manyviews.evaluation.model_evaluation import evaluate_modalities
 from manyviews.evaluation.scores import EvaluationConfig
+from manyviews.metrics import EvaluationResult
 from manyviews.models import MultiViewModel
 from manyviews.runs import Run
 from manyviews.training import (

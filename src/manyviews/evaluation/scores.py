@@ -10,14 +10,16 @@ import torch
 from torch import Tensor
 
 from manyviews.data import Dataset, DatasetDict
-from manyviews.evaluation.evaluation_result import FewLabelScore, ProbeDescription, Score
 from manyviews.loading import ViewSpec
 from manyviews.metrics import (
     PAPER_PROBE_SETTINGS,
     VAL_FOLDS,
     FeatureStream,
+    FewLabelScore,
+    ProbeDescription,
     ProbeSettings,
     ProbeSolver,
+    Score,
     fit_linear_probe,
     sample_stratified,
     score_knn,

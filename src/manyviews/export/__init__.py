@@ -11,7 +11,9 @@ from manyviews.export.neighbors import make_query as make_query
 from manyviews.export.vector_model import VectorModel as VectorModel
 from manyviews.export.vector_model import load_vector_model as load_vector_model
 from manyviews.export.weights import export_onnx as export_onnx
+from manyviews.export.weights import to_timm_model as to_timm_model
 from manyviews.export.weights import to_torchvision_state_dict as to_torchvision_state_dict
+from manyviews.export.weights import write_timm_folder as write_timm_folder
 from manyviews.export.writers import check_embedding_path as check_embedding_path
 from manyviews.export.writers import get_ids_path as get_ids_path
 from manyviews.export.writers import open_embedding_writer as open_embedding_writer

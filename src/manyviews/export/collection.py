@@ -28,7 +28,7 @@ from manyviews.data import (
 )
 from manyviews.export.vector_model import VectorModel
 from manyviews.export.writers import Batch, Label
-from manyviews.loading import choose_eval_batch_size, iterate_file_crops, make_eval_loader
+from manyviews.loading import choose_loader_batch_size, iterate_file_crops, make_eval_loader
 from manyviews.models import Encoder, ViewBatch
 from manyviews.runs import Run
 from manyviews.utils import EVAL_EPOCH, decode_file_name, encode_file_name, track
@@ -158,11 +158,11 @@ class Collection:
     def _iterate_data(self, model: VectorModel, num_workers: int) -> Iterator[tuple[list[str], ViewBatch, list[Label]]]:
         assert self.data is not None
         encoder = model.encoder.encoder
-        reference, size = next(encoder.parameters(), torch.zeros(())), model.encoder.config.largest_size
+        reference = next(encoder.parameters(), torch.zeros(()))
         for name, split in self.data.splits.items():
             ids, prefix = _list_ids(split), "" if self.data.split_rule else f"{name}/"
             loader = make_eval_loader(split, encoder, num_workers, reference.device)
-            parts = torch.arange(len(split)).split(choose_eval_batch_size(size))
+            parts = torch.arange(len(split)).split(choose_loader_batch_size(loader))
             for index, batch in zip(parts, loader(EVAL_EPOCH, parts), strict=True):
                 labels = _read_labels(self.data, name, index)
                 yield [f"{prefix}{ids[i]}" for i in index.tolist()], batch.to(reference), labels

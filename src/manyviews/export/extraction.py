@@ -198,7 +198,7 @@ def _write_bundle(output: Path, data: DatasetDict, parts: Mapping[str, list[_Par
     with atomic_path(output) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for split, dataset in data.splits.items():
             lengths = {name: _join_lengths(modality_parts, split) for name, modality_parts in parts.items()}
-            keep: np.ndarray = np.stack(list(lengths.values())).any(axis=0)
+            keep = np.stack(list(lengths.values())).max(0) > 0
             if not keep.all():
                 logger.warning(
                     f"{split}: {int((~keep).sum()):,} instances without any of {', '.join(parts)} are left out"

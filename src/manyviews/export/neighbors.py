@@ -5,27 +5,40 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from manyviews.data import Dataset, DatasetError, SkipCallback, read_image
+from manyviews.data import (
+    AUDIO_EXTENSIONS,
+    VIDEO_EXTENSIONS,
+    Audio,
+    Dataset,
+    DatasetError,
+    Media,
+    SkipCallback,
+    Video,
+    read_image,
+)
 from manyviews.export.collection import Collection, warn_skipped
 from manyviews.export.vector_model import VectorModel
 from manyviews.loading import make_eval_loader
 from manyviews.models import Encoder
 from manyviews.utils import encode_file_name
 
+QueryContent: TypeAlias = tuple[Tensor | str, Any, str | None]
+"""What is shown of a query, its value, and its id."""
+
 
 @dataclass(frozen=True)
 class Query:
-    """What is searched for: an instance of the collection, an image file, or a text."""
+    """What is searched for: an instance of the collection, a file of an image or a recording, or a text."""
 
     name: str
     shown: Tensor | str
-    """The image (C, H, W) or the text."""
+    """The image (C, H, W), the spectrogram (T, d) or the text."""
     values: Mapping[str, Sequence[Any]] | None = None
     """Values of one instance by modality; None for an instance of a dataset."""
     id: str | None = None
@@ -41,7 +54,9 @@ class Query:
 
 
 def make_query(name: str, collection: Collection, encoder: Encoder, modality: str | None = None) -> Query:
-    """Make a query from an image file, from the id of an instance or, if the encoder has a modality of texts, a text.
+    """Make a query from a file, from the id of an instance or, if the encoder has a modality of texts, a text.
+
+    A file is an image or, if the encoder has such a modality, audio or a video.
 
     `modality` is that of the file or the text, or the one of the instance that is searched with. Default: the first of
     images or of texts, or all of the instance.
@@ -64,14 +79,14 @@ def make_query(name: str, collection: Collection, encoder: Encoder, modality: st
     for kind, read in QUERY_READERS.items():
         names = [each for each in encoder.config.list_modalities(kind) if modality in (None, each)]
         if names and (content := read(name, collection)) is not None:
-            shown, query_id = content
-            return Query(name, shown, {names[0]: [shown]}, query_id)
+            shown, value, query_id = content
+            return Query(name, shown, {names[0]: [value]}, query_id)
     modalities = ", ".join(encoder.modalities)
     raise DatasetError(f"query {name} is neither a file nor an instance of {collection.source} with {modalities}")
 
 
-def _read_image(name: str, collection: Collection) -> tuple[Tensor | str, str | None] | None:
-    """Read an image file, or a file of the collection: the image and the id, if it is one of the collection."""
+def _read_image(name: str, collection: Collection) -> QueryContent | None:
+    """Read an image file, or a file of the collection, with its id if it is one of the collection."""
     path = Path(name).expanduser()
     if _is_file(path):
         query_id = None
@@ -80,18 +95,30 @@ def _read_image(name: str, collection: Collection) -> tuple[Tensor | str, str | 
             location, root = path.parent.resolve() / path.name, collection.root.resolve()
             if location.is_relative_to(root):
                 query_id = encode_file_name(location.relative_to(root).as_posix())
-        return read_image(path), query_id
+        image = read_image(path)
+        return image, image, query_id
     if collection.root is not None:
         with suppress(KeyError):
-            return collection.show(name), name
+            shown = collection.show(name)
+            return shown, shown, name
     return None
 
 
-QUERY_READERS: dict[str, Callable[[str, Collection], tuple[Tensor | str, str | None] | None]] = {
+def _read_recording(column: type[Media], extensions: set[str], name: str) -> QueryContent | None:
+    """Read a file of audio or video, which is recognized by its extension."""
+    path = Path(name).expanduser()
+    if path.suffix.lower() not in extensions or not _is_file(path):
+        return None
+    return column.from_values([path]).show(0), path, None
+
+
+QUERY_READERS: dict[str, Callable[[str, Collection], QueryContent | None]] = {
+    "video": lambda name, _: _read_recording(Video, VIDEO_EXTENSIONS, name),
+    "audio": lambda name, _: _read_recording(Audio, AUDIO_EXTENSIONS | VIDEO_EXTENSIONS, name),
     "image": _read_image,
-    "text": lambda name, _: (name, None),
+    "text": lambda name, _: (name, name, None),
 }
-"""Readers of queries by kind, in the order in which they are tried: the content and an id, or None."""
+"""Readers of queries by kind, in the order in which they are tried; None if the query is not of the kind."""
 
 
 def _is_file(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from manyviews.loading.encoding import EVAL_BATCH_SIZE as EVAL_BATCH_SIZE
 from manyviews.loading.encoding import check_augmentable as check_augmentable
 from manyviews.loading.encoding import choose_eval_batch_size as choose_eval_batch_size
+from manyviews.loading.encoding import choose_loader_batch_size as choose_loader_batch_size
 from manyviews.loading.encoding import embed_instances as embed_instances
 from manyviews.loading.encoding import encode_instances as encode_instances
 from manyviews.loading.encoding import make_eval_loader as make_eval_loader

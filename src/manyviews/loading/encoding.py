@@ -5,15 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from manyviews.data import Dataset, DatasetError, Images
+from manyviews.data import Audio, Column, Dataset, DatasetError, Images, Video
 from manyviews.loading.view_loader import ViewLoader
 from manyviews.loading.view_spec import ModalityViews, ViewSpec
 from manyviews.models import EncoderConfig, MultiViewEncoder, MultiViewModel, ViewBatch, eval_mode
-from manyviews.transforms import CenterCrop, SimCLRTransform
+from manyviews.transforms import SimCLRTransform, make_eval_transform
 from manyviews.utils import EVAL_EPOCH, track
 
 EVAL_BATCH_SIZE = 256
 """Instances per batch, or images of up to 224 x 224 pixels."""
+AUDIO_IMAGES = 8
+"""Images that take about as much memory as a view of audio."""
 MAX_MEAN_INSTANCES = 10_000
 """Instances whose mean representation stands for missing modalities."""
 
@@ -21,6 +23,20 @@ MAX_MEAN_INSTANCES = 10_000
 def choose_eval_batch_size(size: int) -> int:
     """Return the number of images per batch: fewer above 224 x 224, so that a batch takes no more memory."""
     return max(1, min(EVAL_BATCH_SIZE, EVAL_BATCH_SIZE * 224**2 // max(1, size) ** 2))
+
+
+def choose_loader_batch_size(loader: ViewLoader) -> int:
+    """Return the number of instances per batch: fewer if they have several images, recordings or frames."""
+    items = loader.spec.items
+    count = sum(item.count * _count_images(loader.dataset[item.modality]) for item in items)
+    return max(1, choose_eval_batch_size(max(item.size for item in items)) // max(1, count))
+
+
+def _count_images(column: Column) -> int:
+    """Return how many images take about as much memory as a view; 0 for features and texts."""
+    if isinstance(column, Audio):
+        return AUDIO_IMAGES
+    return column.num_frames if isinstance(column, Video) else int(isinstance(column, Images))
 
 
 def make_eval_loader(
@@ -52,7 +68,7 @@ def make_eval_loader(
         spec = config.encoders[key]
         spec.check_column(name, dataset[name])
         items.append(ModalityViews(name, 1, spec.size, key))
-    transforms = [CenterCrop(item.size) if item.size else None for item in items]
+    transforms = [make_eval_transform(dataset[item.modality].kind, item.size) for item in items]
     views, dataset = ViewSpec(tuple(items)), config.prepare_dataset(dataset)
     return ViewLoader(dataset, views, transforms, num_workers=num_workers, device=device, keep_workers=keep_workers)
 
@@ -91,8 +107,7 @@ def encode_instances(encoder: MultiViewEncoder, loader: ViewLoader, index: Tenso
 
 
 def _iterate(loader: ViewLoader, index: Tensor, label: str) -> Iterator[ViewBatch]:
-    sizes = [item.size for item in loader.spec.items for _ in range(item.count) if item.size]
-    batches = index.split(max(1, choose_eval_batch_size(max(sizes, default=0)) // max(1, len(sizes))))
+    batches = index.split(choose_loader_batch_size(loader))
     return track(loader(EVAL_EPOCH, batches), label, len(index), lambda batch: batch.num_instances)
 
 

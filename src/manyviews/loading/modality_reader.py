@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from manyviews.data import BatchColumn, Column, CorruptImageError, DatasetError, Images
-from manyviews.transforms import CenterCrop, ImageTransform, Transform
+from manyviews.data import BatchColumn, Column, CorruptFileError, DatasetError, Images, Media
+from manyviews.transforms import CenterCrop, ClipTransform, ImageTransform, Transform
 from manyviews.utils import hash_key
 
+T = TypeVar("T")
 PHOTO_STREAM = 1 << 20
 """Random key of the choice among several images of an instance."""
 
@@ -21,9 +22,9 @@ class Loaded(NamedTuple):
     """One modality of B instances, P of which have it."""
 
     values: list[Tensor]
-    """For each item of the spec: crops (P, V, C, S, S); for other kinds than images one tensor (P, ...)."""
-    lengths: Tensor | None
-    """Number of steps (P,) of sequences and texts."""
+    """For each item of the spec: crops (P, V, C, S, S) or clips (P, V, ...); for other kinds one tensor (P, ...)."""
+    lengths: list[Tensor] | None
+    """Number of steps (P,) of sequences and texts, or (P, V) of the clips of audio, for each of `values`."""
     mask: Tensor
     """bool (B,), false where the modality is missing or corrupt."""
     indices: Tensor
@@ -52,26 +53,32 @@ class ModalityReader:
     first_views: Sequence[int]
     seed: int = 0
     replace_corrupt: bool = False
-    """Whether the next readable instance replaces one with a corrupt image, which is otherwise missing."""
+    """Whether the next readable instance replaces one with a corrupt file, which is otherwise missing."""
     pixels: Tensor | None = field(default=None, repr=False)
     """Images in memory, on the device where views are made."""
 
     @property
     def uses_workers(self) -> bool:
         """Whether worker processes read the modality."""
-        return isinstance(self.column, Images) and self.pixels is None
+        return isinstance(self.column, Media) or (isinstance(self.column, Images) and self.pixels is None)
 
     def read(self, index: Tensor, epoch: int) -> Loaded:
         mask = self.column.get_mask()[index]
         rows = index[mask]
         if isinstance(self.column, BatchColumn):
             values, lengths = self.column.load(rows)
-            return Loaded([values], lengths, mask, index, [])
+            return Loaded([values], None if lengths is None else [lengths], mask, index, [])
+        if isinstance(self.column, Media):
+            views, mask, index, errors = self._read_each(index, mask, epoch, self._read_clips)
+            return Loaded(*self._collate_clips(views), mask, index, errors)
         if not len(rows):
             return Loaded(self._make_empty(), None, mask, index, [])
         if self.pixels is not None:
             return Loaded(self._crop_pixels(self.pixels, rows, epoch), None, mask, index, [])
-        return self._read_files(index, mask, epoch)
+        crops, mask, index, errors = self._read_each(index, mask, epoch, self._crop_files)
+        if not mask.any():
+            return Loaded(self._make_empty(), None, mask, index, errors)
+        return Loaded([torch.cat(item) for item in zip(*crops, strict=True)], None, mask, index, errors)
 
     def _crop_pixels(self, pixels: Tensor, rows: Tensor, epoch: int) -> list[Tensor]:
         photos, crops, start = self._choose_photos(rows, epoch), [], 0
@@ -103,42 +110,71 @@ class ModalityReader:
         index = rows.to(images[0].device)
         return transform.crop(images, views=1, seed=self.seed, epoch=epoch, index=index, first_view=view)
 
-    def _read_files(self, index: Tensor, mask: Tensor, epoch: int) -> Loaded:
-        crops: list[list[Tensor]] = [[] for _ in self.counts]
+    def _read_each(
+        self, index: Tensor, mask: Tensor, epoch: int, read: Callable[[int, int], T]
+    ) -> tuple[list[T], Tensor, Tensor, list[str]]:
+        """Read each instance that exists: the results, the mask and indices of what was read, and the errors."""
+        results: list[T] = []
         errors: list[str] = []
         mask, actual = mask.clone(), index.clone()
         for i in mask.nonzero().squeeze(1).tolist():
-            parts, actual[i] = self._read_instance(int(index[i]), epoch, errors)
-            mask[i] = parts is not None
-            for item, part in zip(crops, parts or (), strict=False):
-                item.append(part)
-        if not mask.any():
-            return Loaded(self._make_empty(), None, mask, actual, errors)
-        return Loaded([torch.cat(item) for item in crops], None, mask, actual, errors)
+            result, actual[i] = self._read_instance(int(index[i]), epoch, read, errors)
+            mask[i] = result is not None
+            results += [] if result is None else [result]
+        return results, mask, actual, errors
 
-    def _read_instance(self, i: int, epoch: int, errors: list[str]) -> tuple[list[Tensor] | None, int]:
-        """Read and crop the images of an instance, or of the next one that can be read; None if it is missing."""
-        assert isinstance(self.column, Images)
+    def _read_instance(
+        self, i: int, epoch: int, read: Callable[[int, int], T], errors: list[str]
+    ) -> tuple[T | None, int]:
+        """Read an instance, or the next one that can be read, and its index; None if it is missing."""
+        assert isinstance(self.column, Images | Media)
         total, exists = len(self.column), self.column.get_mask()
         for step in range(total if self.replace_corrupt else 1):
             candidate = (i + step) % total
             if not exists[candidate]:
                 continue
             try:
-                return self._crop_files(torch.tensor([candidate]), epoch), candidate
-            except CorruptImageError as error:
+                return read(candidate, epoch), candidate
+            except CorruptFileError as error:
                 if self.column.raise_on_corrupt:
                     raise
                 errors.append(str(error))
         if self.replace_corrupt:
-            raise DatasetError(f"none of {total} images can be read, first: {errors[0]}")
+            name = "images" if isinstance(self.column, Images) else "files"
+            raise DatasetError(f"none of {total} {name} can be read, first: {errors[0]}")
         return None, i
 
-    def _crop_files(self, row: Tensor, epoch: int) -> list[Tensor]:
+    def _read_clips(self, i: int, epoch: int) -> list[list[Tensor]]:
+        """Read the views of a recording for each item of the spec."""
+        assert isinstance(self.column, Media)
+        return [
+            transform.read_views(self.column, i, views=count, seed=self.seed, epoch=epoch, first_view=first_view)
+            for count, transform, first_view in zip(self.counts, self._clip_transforms, self.first_views, strict=True)
+        ]
+
+    def _collate_clips(self, views: list[list[list[Tensor]]]) -> tuple[list[Tensor], list[Tensor] | None]:
+        """Make batches (P, V, ...) and lengths (P, V) of the clips of P instances, for each item of the spec."""
+        assert isinstance(self.column, Media)
+        values, lengths = [], []
+        for i, (count, transform) in enumerate(zip(self.counts, self._clip_transforms, strict=True)):
+            clips = [clip for instance in views for clip in instance[i]]
+            batch, batch_lengths = transform.collate(clips, self.column)
+            values.append(batch.unflatten(0, (-1, count)) if clips else batch[:, None])
+            if batch_lengths is not None:
+                lengths.append(batch_lengths.view(-1, count) if clips else batch_lengths[:, None])
+        return values, lengths or None
+
+    @property
+    def _clip_transforms(self) -> list[ClipTransform[Any]]:
+        return [transform for transform in self.transforms if isinstance(transform, ClipTransform)]
+
+    def _crop_files(self, i: int, epoch: int) -> list[Tensor]:
+        """Read and crop the images of an instance: (1, V, C, S, S) for each item of the spec."""
         assert isinstance(self.column, Images)
+        row = torch.tensor([i])
         photos = self._choose_photos(row, epoch)
         if photos is None:
-            images = [self.column.values[int(row)]]
+            images = [self.column.values[i]]
             return [
                 transform.crop(images, views=count, seed=self.seed, epoch=epoch, index=row, first_view=first_view)
                 for count, transform, first_view in self._list_items()

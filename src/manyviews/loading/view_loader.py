@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils import data as torch_data
 
-from manyviews.data import Dataset, Images, check_split
+from manyviews.data import Dataset, Images, Media, check_split
 from manyviews.loading.modality_reader import EncodedModality, Loaded, ModalityReader
 from manyviews.loading.view_spec import ViewSpec
 from manyviews.loading.workers import make_item_loader
 from manyviews.models import ViewBatch, ViewGroup
-from manyviews.transforms import ImageTransform, Transform
+from manyviews.transforms import ClipTransform, ImageTransform, Transform
 from manyviews.utils import EVAL_EPOCH
 
 PREFETCH_BATCHES = 2
@@ -70,8 +70,13 @@ class ViewLoader:
                 f"expected a transform for each of {len(spec.items)} items of views, got {len(transforms)}"
             )
         for item, transform in zip(spec.items, transforms, strict=True):
-            if isinstance(dataset[item.modality], Images) != isinstance(transform, ImageTransform):
+            column = dataset[item.modality]
+            if isinstance(column, Images) != isinstance(transform, ImageTransform):
                 raise ValueError(f"images, and no other views, need an image transform, got {transform} for {item}")
+            if isinstance(column, Media) != isinstance(transform, ClipTransform):
+                raise ValueError(
+                    f"audio and video, and no other views, need a clip transform, got {transform} for {item}"
+                )
         self.dataset, self.spec, self.transforms, self.seed = dataset, spec, list(transforms), seed
         self.num_workers, self.device = num_workers, device or torch.device("cpu")
         self.keep_workers = keep_workers
@@ -122,7 +127,7 @@ class ViewLoader:
             errors = {line for loaded in files.values() for line in loaded.errors} - self.corrupt
             self.corrupt |= errors
             is_replaced = any(reader.replace_corrupt for reader in self.file_readers.values())
-            action = "replaced by the next image" if is_replaced else "it counts as missing"
+            action = "replaced by the next instance" if is_replaced else "it counts as missing"
             for line in sorted(errors):
                 warnings.warn(f"{line}; {action} ({len(self.corrupt)} so far)", stacklevel=2)
             yield self._make_batch(files, index, epoch)
@@ -198,8 +203,9 @@ class ViewLoader:
         item, first_view = self.spec.items[i], self.spec.first_views[i]
         transform = None if item.modality in self.encoded else self.transforms[i]
         members = self.items[item.modality]
-        values = self._copy_to_device(loaded.values[members.index(i) if len(loaded.values) > 1 else 0])
-        lengths = None if loaded.lengths is None else self._copy_to_device(loaded.lengths)
+        part = members.index(i) if len(loaded.values) > 1 else 0
+        values = self._copy_to_device(loaded.values[part])
+        lengths = None if loaded.lengths is None else self._copy_to_device(loaded.lengths[part])
         index = loaded.indices[loaded.mask]
         if isinstance(transform, ImageTransform):
             if not len(values):
@@ -207,6 +213,10 @@ class ViewLoader:
             return (
                 transform.augment_color(values, seed=self.seed, epoch=epoch, index=index, first_view=first_view), None
             )  # fmt: skip
+        if isinstance(transform, ClipTransform):
+            if len(values):
+                values = transform.finish_views(values, seed=self.seed, epoch=epoch, index=index, first_view=first_view)
+            return values.float(), lengths
         if transform is None or not len(values):
             repeated = values[:, None].expand(-1, item.count, *values.shape[1:])
             return repeated, None if lengths is None else lengths[:, None].expand(-1, item.count)

@@ -136,8 +136,8 @@ class ViewSpec:
             if item.modality not in train.modalities:
                 hint = suggest(item.modality, train.modalities)
                 raise DatasetError(f"{data.name} has no modality {item.modality!r}{hint}")
-            if item.size and not isinstance(train[item.modality], Images):
-                raise DatasetError(f"{item}: only views of images have a size, {item.modality} has no images")
+            if item.size and not train[item.modality].min_size:
+                raise DatasetError(f"{item}: only views of images and videos have a size, {item.modality} has neither")
         images = {item.modality for item in items if isinstance(train[item.modality], Images)}
         shared = SHARED_IMAGE_ENCODER if len(images) > 1 and not separate_encoders else ""
         if shared in {item.modality for item in items} - images:

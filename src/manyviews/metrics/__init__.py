@@ -1,5 +1,17 @@
-"""Metrics of representations h and embeddings z as pure functions: kNN, probes, retrieval, geometry, sentiment."""
+"""Metrics of representations h and embeddings z as pure functions, and the results and tables made of them."""
 
+from manyviews.metrics.evaluation_result import ALL_OTHERS as ALL_OTHERS
+from manyviews.metrics.evaluation_result import EvaluationResult as EvaluationResult
+from manyviews.metrics.evaluation_result import FewLabelScore as FewLabelScore
+from manyviews.metrics.evaluation_result import Geometry as Geometry
+from manyviews.metrics.evaluation_result import GeometryResult as GeometryResult
+from manyviews.metrics.evaluation_result import Metrics as Metrics
+from manyviews.metrics.evaluation_result import ProbeDescription as ProbeDescription
+from manyviews.metrics.evaluation_result import Representation as Representation
+from manyviews.metrics.evaluation_result import RetrievalScore as RetrievalScore
+from manyviews.metrics.evaluation_result import Score as Score
+from manyviews.metrics.evaluation_result import SubsetProbe as SubsetProbe
+from manyviews.metrics.evaluation_result import SubsetScore as SubsetScore
 from manyviews.metrics.geometry import GEOMETRY_HELP as GEOMETRY_HELP
 from manyviews.metrics.geometry import GEOMETRY_METRICS as GEOMETRY_METRICS
 from manyviews.metrics.geometry import alignment as alignment
@@ -25,6 +37,20 @@ from manyviews.metrics.probe import ProbeSolver as ProbeSolver
 from manyviews.metrics.probe import fit_linear_probe as fit_linear_probe
 from manyviews.metrics.probe import fit_regression_probe as fit_regression_probe
 from manyviews.metrics.probe import sample_stratified as sample_stratified
+from manyviews.metrics.result_tables import COMPARED_METRICS as COMPARED_METRICS
+from manyviews.metrics.result_tables import NON_PERCENT_METRICS as NON_PERCENT_METRICS
+from manyviews.metrics.result_tables import REPRESENTATIONS as REPRESENTATIONS
+from manyviews.metrics.result_tables import SUBSET_PROBES as SUBSET_PROBES
+from manyviews.metrics.result_tables import format_geometry as format_geometry
+from manyviews.metrics.result_tables import format_metric as format_metric
+from manyviews.metrics.result_tables import get_compared_metrics as get_compared_metrics
+from manyviews.metrics.result_tables import list_tables as list_tables
+from manyviews.metrics.result_tables import make_geometry_table as make_geometry_table
+from manyviews.metrics.result_tables import make_modality_geometry_table as make_modality_geometry_table
+from manyviews.metrics.result_tables import make_retrieval_table as make_retrieval_table
+from manyviews.metrics.result_tables import make_scores_table as make_scores_table
+from manyviews.metrics.result_tables import make_subset_table as make_subset_table
+from manyviews.metrics.result_tables import name_knn as name_knn
 from manyviews.metrics.retrieval import compute_retrieval as compute_retrieval
 from manyviews.metrics.sentiment import SentimentScale as SentimentScale
 from manyviews.metrics.sentiment import compute_majority_baseline as compute_majority_baseline

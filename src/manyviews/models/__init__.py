@@ -7,6 +7,9 @@ from manyviews.models.encoder_config import build_encoder as build_encoder
 from manyviews.models.encoder_config import check_encoder_name as check_encoder_name
 from manyviews.models.encoder_config import is_external as is_external
 from manyviews.models.encoder_config import select_options as select_options
+from manyviews.models.encoder_folder import WEIGHTS_FILE as WEIGHTS_FILE
+from manyviews.models.encoder_folder import is_encoder_folder as is_encoder_folder
+from manyviews.models.encoder_folder import load_encoder_folder as load_encoder_folder
 from manyviews.models.encoders import ENCODERS as ENCODERS
 from manyviews.models.encoders import eval_mode as eval_mode
 from manyviews.models.encoders import get_encoder as get_encoder
@@ -18,10 +21,16 @@ from manyviews.models.feature_encoders import VectorEncoder as VectorEncoder
 from manyviews.models.feature_extractors import EXTRACTORS as EXTRACTORS
 from manyviews.models.feature_extractors import FeatureExtractor as FeatureExtractor
 from manyviews.models.feature_extractors import FeatureOptions as FeatureOptions
+from manyviews.models.feature_extractors import get_tower as get_tower
 from manyviews.models.feature_extractors import load_feature_extractor as load_feature_extractor
 from manyviews.models.heads import LateFusionHead as LateFusionHead
 from manyviews.models.heads import ProjectionHead as ProjectionHead
+from manyviews.models.hub import HUB_PREFIX as HUB_PREFIX
+from manyviews.models.hub import download_encoder as download_encoder
 from manyviews.models.inference import Encoder as Encoder
+from manyviews.models.media_encoders import FrameEncoder as FrameEncoder
+from manyviews.models.media_encoders import SpectrogramEncoder as SpectrogramEncoder
+from manyviews.models.model_card import TrainingRecord as TrainingRecord
 from manyviews.models.multi_view import AdaptedEncoder as AdaptedEncoder
 from manyviews.models.multi_view import ModelOutput as ModelOutput
 from manyviews.models.multi_view import MultiViewEncoder as MultiViewEncoder

@@ -14,6 +14,7 @@ from manyviews.data import Column, Dataset, DatasetError
 from manyviews.models.encoders import ENCODERS, get_encoder
 from manyviews.models.feature_encoders import SequenceEncoder, TextEncoder, VectorEncoder
 from manyviews.models.hf_encoders import HFAudioEncoder, HFImageEncoder, HFTextEncoder
+from manyviews.models.media_encoders import FrameEncoder, SpectrogramEncoder
 from manyviews.utils import suggest
 
 CUSTOM = "custom"
@@ -23,15 +24,20 @@ ENCODERS_BY_KIND: dict[str, dict[str, Callable[..., nn.Module]]] = {
     "sequence": {"transformer": SequenceEncoder},
     "vector": {"mlp": VectorEncoder},
     "text": {"transformer": TextEncoder},
+    "audio": {"spectrogram": SpectrogramEncoder},
+    "video": ENCODERS,
 }
-"""Encoders by name, for each kind of modality."""
+"""Encoders by name, for each kind of modality; those of videos encode their frames."""
 EXTERNAL_PACKAGES: dict[str, tuple[str, ...]] = {
     "image": ("timm", "torchvision", "hf"), "text": ("hf",), "audio": ("hf",),
+    "video": ("timm", "torchvision", "hf"),
 }  # fmt: skip
 """Packages with encoders PACKAGE:NAME, for each kind of modality; hf is transformers, whose NAME may be a folder."""
 HF_ENCODERS: dict[str, Callable[..., nn.Module]] = {
-    "image": HFImageEncoder, "text": HFTextEncoder, "audio": HFAudioEncoder,
+    "image": HFImageEncoder, "text": HFTextEncoder, "audio": HFAudioEncoder, "video": HFImageEncoder,
 }  # fmt: skip
+WRAPPERS: dict[str, Callable[[nn.Module], nn.Module]] = {"video": FrameEncoder}
+"""Encoders of a kind whose values are several inputs of another encoder."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,12 @@ def build_encoder(spec: EncoderSpec) -> nn.Module:
     check_encoder_name(spec.kind, spec.name)
     if spec.name == CUSTOM:
         raise ValueError("the encoder is a module of yours: pass it, as in mv.load_encoder(PATH, encoder=MODULE)")
+    encoder = _build_inner_encoder(spec)
+    wrap = WRAPPERS.get(spec.kind)
+    return encoder if wrap is None else wrap(encoder)
+
+
+def _build_inner_encoder(spec: EncoderSpec) -> nn.Module:
     if not is_external(spec.kind, spec.name):
         return ENCODERS_BY_KIND[spec.kind][spec.name](**spec.options)
     # Encoders of other packages compute buffers when they are built, so the meta device must not apply.

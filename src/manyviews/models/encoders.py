@@ -74,13 +74,13 @@ def create_external(package: str, model: str, options: Mapping[str, Any]) -> nn.
 
 
 def get_representation_dim(encoder: nn.Module, image: Tensor | None = None) -> int:
-    """Return the dimension of representations: `dim`, timm's `num_features`, or the output size for an example image.
+    """Return the dimension of representations: an attribute of ours or timm's, or the output size for an example image.
 
     Examples:
         >>> get_representation_dim(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
         3
     """
-    for name in ("dim", "num_features"):
+    for name in ("dim", "head_hidden_size", "num_features"):  # timm's layers before the classifier may widen features
         dim = getattr(encoder, name, None)
         if isinstance(dim, int) and not isinstance(encoder, (nn.Softmax, nn.modules.batchnorm._BatchNorm)):
             return dim

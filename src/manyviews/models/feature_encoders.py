@@ -36,7 +36,7 @@ class Standardize(nn.Module):
         return (features - self.mean) * self.scale
 
 
-class _Transformer(nn.Module):
+class TransformerEncoder(nn.Module):
     """Sinusoidal positions, layers with a padding mask, mean over the valid steps."""
 
     def __init__(self, project: nn.Module, dim: int, layers: int, heads: int, dropout: float) -> None:
@@ -60,7 +60,7 @@ class _Transformer(nn.Module):
         return (x * valid[..., None]).sum(1) / valid.sum(1, keepdim=True)
 
 
-class SequenceEncoder(_Transformer):
+class SequenceEncoder(TransformerEncoder):
     """A transformer from sequences (B, T, features) and their lengths (B,) to (B, dim).
 
     `standardize` comes first: fit it to the training split.
@@ -80,7 +80,7 @@ class SequenceEncoder(_Transformer):
         return super().forward(self.standardize(steps), lengths)
 
 
-class TextEncoder(_Transformer):
+class TextEncoder(TransformerEncoder):
     """A transformer from the UTF-8 bytes (B, T) of texts and their lengths (B,) to (B, dim).
 
     Examples:

@@ -259,6 +259,13 @@ def load_feature_extractor(
     package, _, model = name.partition(":")
     if package != "hf" or not model:
         raise ValueError(f"a model must be hf:NAME_OR_FOLDER, got {name!r}")
-    if column.kind not in EXTRACTORS:
+    extractor = EXTRACTORS.get(column.kind)
+    if extractor is None:
         raise ValueError(f"features are extracted of {', '.join(EXTRACTORS)}; {column.describe()} are features already")
-    return EXTRACTORS[column.kind](model, options, torch.device(device))
+    return extractor(model, options, torch.device(device))
+
+
+def get_tower(column: Column) -> Tower | None:
+    """Return which models extract features of a column, or None if it has features already."""
+    extractor = EXTRACTORS.get(column.kind)
+    return None if extractor is None else extractor.tower

@@ -7,19 +7,24 @@ from typing import Any, cast
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from manyviews.data import KINDS, BatchColumn, DatasetError, pil_to_tensor, read_image
+from manyviews.data import KINDS, BatchColumn, DatasetError, Media, pil_to_tensor, read_image
 from manyviews.models.encoder_config import EncoderSpec
+from manyviews.models.encoder_folder import save_encoder_folder
+from manyviews.models.hub import HUB_PREFIX, upload_encoder
+from manyviews.models.model_card import TrainingRecord, make_model_card
 from manyviews.models.multi_view import AdaptedEncoder, MultiViewEncoder
 from manyviews.models.view_batch import ViewBatch, ViewGroup
-from manyviews.transforms import center_crop_batch
+from manyviews.transforms import center_crop_batch, load_clips
 from manyviews.utils import describe_type
 
 ImageLike = Tensor | Image.Image | str | Path
 Values = Tensor | Sequence[Any]
 """Values of one modality. Images: uint8 (B, C, H, W) of any size, floats in [0, 1] of the encoder's size, or a list of
 file names, PIL images and uint8 (C, H, W). Texts: a list of strings. Vectors (B, d). Sequences: (B, T, d), or a list of
-(T, d)."""
+(T, d). Audio: a list of file names, or of float waveforms (T,) in [-1, 1] at the encoder's sampling rate, which are not
+cut. Videos: a list of file names."""
 Preprocessed = tuple[Tensor, Tensor | None, Tensor]
 """Rows (P, ...) of the instances that have a modality, their lengths (P,), and the mask (B,)."""
 
@@ -31,6 +36,10 @@ class Encoder(nn.Module):
     dict are missing; the representation of an instance is then the concatenation of its modalities' representations,
     (B, modalities x dim), with the mean of the training split in the place of missing ones.
 
+    Args:
+        encoder: the encoders, built by `MultiViewEncoder.from_config`.
+        describe_training: makes the part of the model card about the training. Default: the card has no such part.
+
     Examples:
         >>> from manyviews.models import MultiViewEncoder, EncoderConfig, EncoderSpec, build_encoder
         >>> spec = EncoderSpec("image", "resnet-small", size=32)
@@ -40,11 +49,13 @@ class Encoder(nn.Module):
         torch.Size([5, 192])
     """
 
-    def __init__(self, encoder: MultiViewEncoder) -> None:
+    def __init__(
+        self, encoder: MultiViewEncoder, describe_training: Callable[[], TrainingRecord] | None = None
+    ) -> None:
         super().__init__()
         if encoder.config is None:
             raise ValueError("the encoder has no config: build it with MultiViewEncoder.from_config")
-        self.encoder, self.config = encoder, encoder.config
+        self.encoder, self.config, self.describe_training = encoder, encoder.config, describe_training
         self.eval().requires_grad_(False)
 
     @property
@@ -84,6 +95,48 @@ class Encoder(nn.Module):
             values = {self.modalities[0]: values}
         h, mask = self.encode(values)
         return self.encoder.fuse(h, mask)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write a folder that `load_encoder` and others read: weights, config with preprocessing, and a model card.
+
+        The files of an earlier encoder in the folder are replaced, except README.md, which you may have edited.
+
+        Raises:
+            EncoderError: the folder cannot be written, or has a model of another library.
+
+        Examples:
+            >>> encoder.save_pretrained("birds")  # doctest: +SKIP
+            >>> mv.load_encoder("birds")          # doctest: +SKIP
+        """
+        folder = Path(folder).expanduser()
+        self._save(folder, folder.resolve().name, "FOLDER")
+
+    def push_to_hub(
+        self, repo: str, *, private: bool | None = None, token: str | None = None, commit_message: str | None = None
+    ) -> str:
+        """Upload the files of `save_pretrained` to the Hugging Face Hub (extra `hf`); return the commit's address.
+
+        Args:
+            repo: `org/name`. It is created if it does not exist; a README.md that it has is kept.
+            private: whether a new repository is private. Default: what the organization has set.
+            token: an access token. Default: that of `hf auth login` or of the environment variable HF_TOKEN.
+            commit_message: the message of the commit. Default: one with the version of manyviews.
+
+        Raises:
+            EncoderError: the Hub cannot be reached, or refuses.
+
+        Examples:
+            >>> encoder.push_to_hub("me/birds", private=True)  # doctest: +SKIP
+        """
+
+        def save(folder: Path, name: str) -> None:
+            self._save(folder, name, HUB_PREFIX + name)
+
+        return upload_encoder(repo, save, private=private, token=token, commit_message=commit_message)
+
+    def _save(self, folder: Path, name: str, source: str) -> None:
+        record = None if self.describe_training is None else self.describe_training()
+        save_encoder_folder(folder, self.encoder, make_model_card(self.encoder, name, source, record))
 
     def encode(self, values: Mapping[str, Values]) -> tuple[Tensor, Tensor]:
         """Return the representations h (B, K, dim) of the K modalities, and their mask (B, K)."""
@@ -131,7 +184,30 @@ def _preprocess_images(_name: str, values: Values, spec: EncoderSpec) -> Preproc
     return preprocess_images(values, spec.size), None, torch.ones(len(values), dtype=torch.bool)
 
 
-PREPROCESSORS: dict[str, Callable[[str, Values, EncoderSpec], Preprocessed]] = {"image": _preprocess_images}
+def _preprocess_recordings(name: str, values: Values, spec: EncoderSpec) -> Preprocessed:
+    """Decode the recordings in files, as in evaluation."""
+    try:
+        column = cast("type[Media]", KINDS[spec.kind]).from_values(values).prepare(spec.preprocessing)
+    except DatasetError as error:
+        raise ValueError(f"{name} must be {spec.kind} for each instance: {error}") from error
+    return *load_clips(column, spec.size), column.get_mask()
+
+
+def _preprocess_audio(name: str, values: Values, spec: EncoderSpec) -> Preprocessed:
+    """Take waveforms (T,) in [-1, 1] at the rate of the encoder as they are, and decode files."""
+    if not any(isinstance(value, Tensor) for value in values):
+        return _preprocess_recordings(name, values, spec)
+    waves = [torch.as_tensor(value) for value in values]
+    if any(wave.dim() != 1 or not len(wave) or not wave.is_floating_point() for wave in waves):
+        shapes = ", ".join(f"{wave.dtype} {tuple(wave.shape)}" for wave in waves[:3])
+        raise ValueError(f"{name} must be paths or float waveforms (T,), got {shapes}")
+    lengths = torch.tensor([len(wave) for wave in waves])
+    return pad_sequence(waves, batch_first=True), lengths, torch.ones(len(waves), dtype=torch.bool)
+
+
+PREPROCESSORS: dict[str, Callable[[str, Values, EncoderSpec], Preprocessed]] = {
+    "image": _preprocess_images, "audio": _preprocess_audio, "video": _preprocess_recordings,
+}  # fmt: skip
 """Preprocessing of a user's values by kind; the default is that of their column class."""
 
 

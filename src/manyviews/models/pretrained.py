@@ -20,7 +20,7 @@ from manyviews.models.hf_encoders import Tower, clean_config, parse_config, sele
 from manyviews.models.serialization import read_weights
 from manyviews.utils import logger
 
-TOWER_OF_KIND: Mapping[str, Tower] = {"text": "text", "image": "vision", "audio": "audio"}
+TOWER_OF_KIND: Mapping[str, Tower] = {"text": "text", "image": "vision", "audio": "audio", "video": "vision"}
 TOKENIZER_FILES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
@@ -96,9 +96,11 @@ def load_weights_file(encoder: nn.Module, path: Path) -> None:
 
 def get_inner_model(encoder: nn.Module) -> nn.Module:
     """Return the model of another library that an encoder wraps, or the encoder itself."""
-    inner = getattr(encoder, "model", encoder)
-    assert isinstance(inner, nn.Module)
-    return inner
+    encoder = getattr(encoder, "image_encoder", encoder)
+    for name in ("image_encoder", "model"):
+        inner = getattr(encoder, name, None)
+        encoder = inner if isinstance(inner, nn.Module) else encoder
+    return encoder
 
 
 def freeze_unused_parameters(encoder: nn.Module, *inputs: Tensor) -> None:
@@ -136,7 +138,7 @@ def _describe_hf(kind: str, model: str) -> EncoderSpec:
         raise ValueError(f"hf:{model}: encoders of transformers are for {', '.join(TOWER_OF_KIND)}, got {kind}")
     source, _ = split_source(model)
     name = re.sub(r"[^\w.-]", "-", Path(source).name) if Path(source).is_dir() else source
-    describe = {"text": _describe_text, "image": _describe_image, "audio": _describe_audio}[kind]
+    describe = DESCRIBE_BY_TOWER[TOWER_OF_KIND[kind]]
     with translate_hf_errors(model):
         config = read_hf_config(model)
         plain = clean_config({**config.to_diff_dict(), "model_type": config.model_type})
@@ -197,6 +199,9 @@ def _describe_audio(model: str, _: Any) -> tuple[dict[str, Any], dict[str, Any],
     uses_mask = bool(plain.get("return_attention_mask", False))
     options = {"normalize": bool(plain.get("do_normalize", True)), "uses_mask": uses_mask}
     return options, {"sampling_rate": int(plain.get("sampling_rate", 16_000))}, 0
+
+
+DESCRIBE_BY_TOWER = {"text": _describe_text, "vision": _describe_image, "audio": _describe_audio}
 
 
 def load_hf_model(model: str, tower: Tower) -> tuple[Any, bool]:

@@ -30,6 +30,7 @@ METADATA_KEY = "manyviews"
 ALLOWED_OPTIONS: Mapping[str, type] = {
     "stem": str, "width": float, "features": int, "dim": int, "layers": int, "heads": int, "dropout": float,
     "config": dict, "pooling": str, "normalize": bool, "uses_mask": bool, "mean": list, "std": list,
+    "sampling_rate": int,
 }  # fmt: skip
 """Encoder options that a file may set; other options are rejected."""
 MAX_IMAGE_SIZE = 4096
@@ -68,14 +69,20 @@ def load_encoder_file(path: Path, modules: Mapping[str, nn.Module] = MappingProx
     Raises:
         EncoderError: the file is corrupt, or its weights do not fit its config.
     """
-    config = read_encoder_config(path)
+    return load_encoder_weights(path, read_encoder_config(path), modules, path)
+
+
+def load_encoder_weights(
+    path: Path, config: EncoderConfig, modules: Mapping[str, nn.Module], source: Path | str
+) -> MultiViewEncoder:
+    """Build the encoder of a config and load the weights of a file; errors name `source`, which a user has given."""
     custom = {name: spec.kind for name, spec in config.encoders.items() if spec.name == CUSTOM}
     built = {name: modules.get(name, modules.get(kind, modules.get(""))) for name, kind in custom.items()}
     given = {name: copy.deepcopy(module) for name, module in built.items() if module is not None}
     if missing := [name for name in custom if name not in given]:
         raise EncoderError(
-            f"the encoder of {missing[0]} in {path} is a module of yours: pass it, as in "
-            f"mv.load_encoder({str(path)!r}, encoder=MODULE)"
+            f"the encoder of {missing[0]} in {source} is a module of yours: pass it, as in "
+            f"mv.load_encoder({str(source)!r}, encoder=MODULE)"
         )
     # Build on the meta device: the header is untrusted and could request any size. Not all timm and torchvision models
     # support it, so their allocations are counted instead.
@@ -88,7 +95,7 @@ def load_encoder_file(path: Path, modules: Mapping[str, nn.Module] = MappingProx
             if LAYER_BYTES * _count_largest_output(encoder.get_encoder(name), example) > get_memory_limit():
                 raise ValueError(f"one image of {spec.size} x {spec.size} needs more than the available memory")
     except (ValueError, TypeError, OverflowError, RuntimeError, AssertionError) as error:
-        raise EncoderError(f"{path}: {error}") from error
+        raise EncoderError(f"{source}: {error}") from error
     load_weights(encoder, path, f"encoders of {', '.join(config.modalities)}")
     return encoder.eval().requires_grad_(False)
 
@@ -172,11 +179,29 @@ def _open_file(path: Path) -> Iterator[Any]:
 def read_encoder_config(path: Path) -> EncoderConfig:
     """Read the config in the header of a file."""
     with _open_file(path) as file:
-        text, count = (file.metadata() or {}).get(METADATA_KEY), len(file.keys())
+        text = (file.metadata() or {}).get(METADATA_KEY)
     if text is None:
-        raise EncoderError(f"{path} has no encoder config in its header: manyviews writes one, so train the run again")
+        raise EncoderError(
+            f"{path} has no encoder config in its header, as the file of a run has: of a folder that save_pretrained "
+            "has written, pass the folder"
+        )
+    description = f"{path}: invalid encoder config in the header"
     try:
         metadata = parse_json(text)
+    except ValueError as error:
+        raise EncoderError(f"{description}: {error!r}") from error
+    return parse_encoder_config(metadata, path, description)
+
+
+def parse_encoder_config(metadata: Any, path: Path, description: str) -> EncoderConfig:
+    """Check plain values, which a stranger may have written, as the config of the encoder with the weights in a file.
+
+    Raises:
+        EncoderError: they are not a config; the message starts with `description`.
+    """
+    with _open_file(path) as file:
+        count = len(file.keys())
+    try:
         encoders = {str(name): _parse_spec(spec) for name, spec in metadata["encoders"].items()}
         modalities = {str(modality): str(name) for modality, name in metadata["modalities"].items()}
         dim = None if metadata["dim"] is None else operator.index(metadata["dim"])
@@ -187,7 +212,7 @@ def read_encoder_config(path: Path) -> EncoderConfig:
             raise ValueError(f"{len(modalities)} modalities, {dim} dimensions, {layers} layers and {count} tensors")
         return config
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        raise EncoderError(f"{path}: invalid encoder config in the header: {error!r}") from error
+        raise EncoderError(f"{description}: {error!r}") from error
 
 
 def _parse_option(kind: type, value: object) -> object:
@@ -203,9 +228,11 @@ def _parse_spec(spec: dict[str, Any]) -> EncoderSpec:
     for key in options.keys() & {"mean", "std"}:
         options[key] = [_parse_option(float, value) for value in spec["options"][key]]
     size, kind, name = operator.index(spec["size"]), spec["kind"], spec["name"]
-    numbers = [value for value in options.values() if type(value) is int]
+    numbers = [value for key, value in options.items() if type(value) is int and key != "sampling_rate"]
     if kind not in KINDS or not re.fullmatch(ENCODER_NAME, name) or not all(1 <= n <= MAX_DIM for n in numbers):
         raise ValueError(f"invalid encoder {name!r} for {kind!r} with {options}")
+    if "sampling_rate" in options and options["sampling_rate"] != preprocessing.get("sampling_rate"):
+        raise ValueError(f"invalid sampling rate {options['sampling_rate']}")
     if not KINDS[kind].min_size <= size <= MAX_IMAGE_SIZE:
         raise ValueError(f"invalid image size {size}")
     return EncoderSpec(kind, name, options, size, preprocessing)

@@ -60,8 +60,9 @@ def resolve_views(config: Config, data: DatasetDict, objects: CustomObjects) -> 
         choose_encoder(config, name, train[name], objects)
     modalities = [train[name] for name in spec.modalities]
     is_small = len(train) <= min(column.max_small_count for column in modalities)
+    all_columns = {name: train[name] for name in spec.modalities}
     for kind, part in columns.items():
-        config = TRAINING_BY_KIND[kind].resolve(config, KindViews(part, spec, objects, is_small))
+        config = TRAINING_BY_KIND[kind].resolve(config, KindViews(part, all_columns, spec, objects, is_small))
     config = dataclasses.replace(config, hidden_dim=config.hidden_dim or (64 if is_small else 128))
     has_pretrained = any(is_pretrained(config, name, train[name].kind) for name in spec.modalities)
     if config.encoder_lr_scale is None:
@@ -147,6 +148,8 @@ def build_transforms(
         if transform is None and column.is_augmented(config.augment_features, num_views):
             largest = spec.get_size(item.modality)
             transform = training.build_transform(config, column, index, size=item.size, largest=largest)
+        elif transform is None:
+            transform = training.build_plain_transform(config)
         transforms.append(transform)
     if objects.transforms and not num_custom:
         hint = f"transform={{{spec.modalities[0]!r}: TRANSFORM}}"
@@ -172,17 +175,20 @@ def build_encoder_config(config: Config, spec: ViewSpec, train: Dataset, objects
             raise ConfigError(
                 f"{sharing} share an encoder, which cannot be both {names[key]} and {name}: use --separate-encoders"
             )
+        preprocessing = TRAINING_BY_KIND[column.kind].make_preprocessing(config)
         options = {
             "features": column.dim, "dim": config.hidden_dim, "layers": config.transformer_layers,
             "heads": config.transformer_heads, "dropout": config.dropout, "stem": config.stem,
-            "width": config.width_mult,
+            "width": config.width_mult, **preprocessing,
         }  # fmt: skip
         size = max(item.size for item in spec.items if item.encoder == key)
         pretrained = find_pretrained(config, modality, column)
         if pretrained is not None:
-            encoders[key] = dataclasses.replace(pretrained, size=size)
+            preprocessing |= pretrained.preprocessing
+            encoders[key] = dataclasses.replace(pretrained, size=size, preprocessing=preprocessing)
         else:
-            encoders[key] = EncoderSpec(column.kind, name, select_options(column.kind, name, options), size)
+            selected = select_options(column.kind, name, options)
+            encoders[key] = EncoderSpec(column.kind, name, selected, size, preprocessing)
     # Pretrained representations of one dimension stay as they are, without a linear layer.
     is_adapted = len(encoders) > 1 and not all(is_pretrained(config, name, train[name].kind) for name in spec.encoders)
     return EncoderConfig(encoders, spec.encoders, config.hidden_dim if is_adapted else None)

@@ -61,11 +61,12 @@ class Config:
     class_list: Path | None = None
     """Text file with the names of the classes (subfolders) to use, one per line. Default: all."""
     raise_on_corrupt: bool = False
-    """Stop with an error at a corrupt image instead of skipping it with a warning."""
+    """Stop with an error at a corrupt image, audio file or video instead of skipping it with a warning."""
     follow_symlinks: bool = False
     """Follow symbolic links that lead out of the folder of the data."""
     kinds: tuple[str, ...] = ()
-    """Kinds of a table's columns that are not recognized: COLUMN=KIND, with image, text, sequence, vector or skip."""
+    """Kinds of a table's columns that are not recognized: COLUMN=KIND, with image, text, sequence, vector, audio, video
+    or skip."""
     id_column: str | None = None
     """Column of a table with the ids of its rows. Default: id."""
     split_column: str | None = None
@@ -91,24 +92,34 @@ class Config:
     blur_prob: float | None = None
     """Probability of a Gaussian blur. Default: 0 for views of up to 64 pixels, 0.5 for larger ones."""
     augment_features: AugmentFeatures = "auto"
-    """Modalities of features that are augmented: all, none, or auto, sequences and vectors with several views."""
+    """Modalities of features and audio that are augmented: all, none, or auto, sequences and those with several
+    views."""
     feature_noise: float = 0.1
-    """Noise of augmented features, relative to the standard deviation of each feature."""
+    """Noise of augmented features, relative to the standard deviation of each feature, or of the waveform."""
     feature_mask: float = 0.1
     """Probability that a feature of a view of augmented features is replaced by its mean."""
     feature_scaling: float = 0.1
     """Standard deviation of the logarithm of the factor that scales each feature of an augmented sequence."""
     time_crop: float = 0.8
-    """Minimum fraction of an augmented sequence that a random crop in time keeps; the crop is resampled. 1: no crop."""
+    """Minimum fraction of an augmented sequence or audio clip that a random crop in time keeps; that of a sequence is
+    resampled. 1: no crop."""
     time_mask: float = 0.2
     """Maximum fraction of the successive steps of an augmented sequence that are replaced by the mean."""
+    sampling_rate: int | None = None
+    """Samples per second that audio is resampled to. Default: that of a pretrained encoder, else 16,000."""
+    max_seconds: float = 10.0
+    """Maximum duration of a view of audio: a random clip of longer recordings, the one in the middle in evaluation."""
+    num_frames: int = 8
+    """Number of frames of a view of a video: a random one of each of as many equal parts, the middle ones in
+    evaluation."""
     missing_rate: float = 0.0
     """Fraction of the training instances' modalities that is removed at random, by the seed."""
 
     encoder: tuple[str, ...] = ("resnet-small",)
     """Image encoder: resnet-small, resnet18, resnet50, timm:NAME, torchvision:NAME, or hf:NAME_OR_FOLDER, a pretrained
     model of transformers. Encoders of other kinds, or of one modality, as KIND=NAME or MODALITY=NAME: transformer for
-    sequences and texts, mlp for vectors, hf:NAME_OR_FOLDER for texts and audio."""
+    sequences and texts, mlp for vectors, spectrogram for audio, hf:NAME_OR_FOLDER for texts and audio. An image
+    encoder for a video encodes its frames, such as video=resnet18."""
     pretrained: bool = False
     """Start encoders timm:NAME and torchvision:NAME from their pretrained weights; hf:NAME always does."""
     weights: tuple[str, ...] = ()
@@ -128,14 +139,15 @@ class Config:
     """Dimension of the representations of features and texts, and of all if there are several encoders. Default: 128,
     or 64 for small data of sequences alone (up to 2,000 training instances)."""
     transformer_layers: int | None = None
-    """Number of layers of the transformers that encode sequences and texts. Default: 3, or 2 for small data of
+    """Number of layers of the transformers that encode sequences, texts and audio. Default: 3, or 2 for small data of
     sequences alone."""
     transformer_heads: int = 8
     """Number of attention heads of these transformers."""
     dropout: float = 0.1
-    """Dropout probability of the encoders of features and texts."""
+    """Dropout probability of the encoders of features, texts and audio."""
     init: Path | None = None
-    """Initial weights: a finished run (encoder and head), or a .safetensors file (encoder only). Default: random."""
+    """Initial weights: a finished run (encoder and head), or a .safetensors file or folder that `manyviews export`
+    has written (encoder only). Default: random."""
     freeze: tuple[str, ...] = ()
     """Modalities or kinds whose encoders keep their initial weights, or all. Default: none."""
     freeze_until: tuple[str, ...] = ()
@@ -205,7 +217,7 @@ class Config:
     """CPU threads per process. Default: 1 for encoders of vectors and short sequences; otherwise the available CPUs
     (affinity, cgroup quota) divided by the number of processes, at most OMP_NUM_THREADS and MKL_NUM_THREADS."""
     num_workers: int = 2
-    """Number of processes that read images from disk; images in memory need none."""
+    """Number of processes that read images, audio and videos from disk; images in memory need none."""
     detect_anomaly: bool = False
     """Report the operation that produces the first NaN gradient (slow)."""
 
@@ -452,6 +464,9 @@ BOUNDS: dict[str, tuple[Callable[[float], bool], tuple[str, ...]]] = {
     )),
     "a number >= 2": (lambda value: 2 <= value < _MAX, ("max_instances", "hidden_dim", "batch_size")),
     "> 0": (lambda value: 0 < value < float("inf"), ("temperature", "learning_rate", "encoder_lr_scale", "clip_grad")),
+    "from 1,000 to 192,000": (lambda value: 1_000 <= value <= 192_000, ("sampling_rate",)),
+    "> 0 and at most 3,600": (lambda value: 0 < value <= 3_600, ("max_seconds",)),
+    "from 1 to 512": (lambda value: 1 <= value <= 512, ("num_frames",)),
     "in [0, 1)": (lambda value: 0 <= value < 1, (
         "missing_rate", "dropout", "momentum", "feature_mask", "time_mask", "ema",
     )),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from manyviews.loading import EncodedModality, ViewLoader, ViewSpec, choose_eval_batch_size
+from manyviews.loading import EncodedModality, ViewLoader, ViewSpec, choose_loader_batch_size
 from manyviews.models import AdaptedEncoder, MultiViewModel, ViewBatch, eval_mode
 from manyviews.utils import EVAL_EPOCH, get_available_memory, logger, track
 
@@ -93,7 +93,7 @@ def _encode_batches(
 
     The batches do not depend on the number of ranks, so neither do the bits of the outputs.
     """
-    size, ranks, rank = choose_eval_batch_size(loader.spec.items[0].size), fabric.world_size, fabric.global_rank
+    size, ranks, rank = choose_loader_batch_size(loader), fabric.world_size, fabric.global_rank
     batches = index.split(size)
     own = loader(EVAL_EPOCH, batches[rank::ranks])
     for _, batch in zip_longest(range(0, len(batches), ranks), own):

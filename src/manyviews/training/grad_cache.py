@@ -8,6 +8,7 @@ statistics (the running statistics are updated once per chunk, not twice).
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from manyviews.models import ViewBatch
 
-Views = Tensor | Sequence[Tensor] | ViewBatch
+Views: TypeAlias = Tensor | Sequence[Tensor] | ViewBatch
 
 
 def grad_cache_backward(

@@ -13,19 +13,22 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from manyviews.data import Column, Features, Images, compute_statistics
+from manyviews.data import SAMPLING_RATE, Column, Features, Images, Video, compute_statistics
 from manyviews.loading import ViewSpec
 from manyviews.models import ENCODERS, Standardize, Stem
 from manyviews.training.config import Config, ConfigError
 from manyviews.training.custom_objects import CustomObjects
 from manyviews.training.initial_weights import find_pretrained
 from manyviews.transforms import (
+    AudioClip,
+    ClipTransform,
     FeatureTransform,
     ImageTransform,
     SequenceTransform,
     SimCLRTransform,
     Transform,
     VectorTransform,
+    VideoClip,
     make_custom_transform,
 )
 from manyviews.utils import describe_type
@@ -40,6 +43,8 @@ class KindViews:
 
     columns: Mapping[str, Column]
     """Training instances by modality."""
+    all_columns: Mapping[str, Column]
+    """Training instances by modality, of all kinds."""
     spec: ViewSpec
     """The views of all modalities."""
     objects: CustomObjects
@@ -72,6 +77,14 @@ class KindTraining:
         """
         return None
 
+    def build_plain_transform(self, config: Config) -> Transform | None:  # noqa: ARG002 (for recordings)
+        """Build the transform of a modality that is not augmented."""
+        return None
+
+    def make_preprocessing(self, config: Config) -> dict[str, Any]:  # noqa: ARG002 (for recordings)
+        """Return the preprocessing of encoders that are not pretrained, and the default of those that are."""
+        return {}
+
     def fit_encoder(self, encoder: nn.Module, column: Column, index: Tensor) -> None:
         """Fit the statistics of an encoder to the instances in `index`."""
 
@@ -86,21 +99,22 @@ class ImageTraining(KindTraining):
         config = self._set_custom_size(config, views)
         size = config.image_size
         if size is None:
-            size = max(item.size for item in views.spec.items) or self._infer_size(config, views.columns)
+            size = max(item.size for item in views.spec.items) or self._infer_size(config, views.all_columns)
         is_large = size > LARGE_IMAGE_SIZE
         return dataclasses.replace(
             config,
             image_size=size,
             jitter_strength=(1.0 if is_large else 0.5) if config.jitter_strength is None else config.jitter_strength,
             blur_prob=(0.5 if is_large else 0.0) if config.blur_prob is None else config.blur_prob,
-            stem=self._choose_stem(config, views.columns, is_large),
+            stem=self._choose_stem(config, views.all_columns, is_large),
         )
 
     def _infer_size(self, config: Config, columns: Mapping[str, Column]) -> int:
-        """Return the size that a pretrained encoder was trained with, or else that of the images."""
+        """Return the size that a pretrained encoder was trained with, or else that of the images and videos."""
+        columns = {name: column for name, column in columns.items() if column.min_size}
         pretrained = (find_pretrained(config, name, column) for name, column in columns.items())
         sizes = [spec.size for spec in pretrained if spec is not None]
-        return max(sizes or [cast("Images", column).infer_size() for column in columns.values()])
+        return max(sizes or [cast("Images | Video", column).infer_size() for column in columns.values()])
 
     def _set_custom_size(self, config: Config, views: KindViews) -> Config:
         """Set the size of images to that of the user's transforms."""
@@ -114,8 +128,8 @@ class ImageTraining(KindTraining):
 
     def _choose_stem(self, config: Config, columns: Mapping[str, Column], is_large: bool) -> Stem | None:
         """Choose the stem of built-in ResNets; None for that of `resnet-small`, which is for small images."""
-        chosen = (config.get_encoder_name(name, column.kind) for name, column in columns.items())
-        builtin = {name or Images.default_encoder for name in chosen} & set(ENCODERS)
+        chosen = (config.get_encoder_name(name, part.kind) or part.default_encoder for name, part in columns.items())
+        builtin = set(chosen) & set(ENCODERS)
         if not builtin and (config.stem is not None or config.width_mult is not None):
             raise ConfigError(f"stem and width_mult require a built-in ResNet, got encoder {' '.join(config.encoder)}")
         if config.stem is not None or not builtin or (builtin == {Images.default_encoder} and not is_large):
@@ -191,10 +205,70 @@ class SequenceTraining(FeatureTraining, TransformerTraining):
         )
 
 
+class AudioTraining(TransformerTraining):
+    fields = (
+        "sampling_rate", "max_seconds", "augment_features", "time_crop", "feature_noise", "transformer_layers",
+        "transformer_heads", "dropout",
+    )  # fmt: skip
+
+    def resolve(self, config: Config, views: KindViews) -> Config:
+        for name, column in views.columns.items():
+            pretrained = find_pretrained(config, name, column)
+            rate = None if pretrained is None else pretrained.preprocessing["sampling_rate"]
+            if None not in (rate, config.sampling_rate) and rate != config.sampling_rate:
+                raise ConfigError(
+                    f"sampling_rate: the pretrained encoder of {name} takes {rate} samples per second, got "
+                    f"{config.sampling_rate}"
+                )
+        return super().resolve(config, views)
+
+    def find_transform(self, modality: str, column: Column, objects: CustomObjects) -> ClipTransform[Any] | None:  # noqa: ARG002
+        transform = objects.transforms.get(modality)
+        if transform is None or isinstance(transform, ClipTransform):
+            return transform
+        raise ConfigError(f"the transform of {modality} must be a ClipTransform, got {describe_type(transform)}")
+
+    def make_preprocessing(self, config: Config) -> dict[str, Any]:
+        rate = SAMPLING_RATE if config.sampling_rate is None else config.sampling_rate
+        return {"sampling_rate": rate, "max_seconds": config.max_seconds}
+
+    def build_transform(self, config: Config, *_: Any, **__: Any) -> ClipTransform[Any]:
+        return AudioClip(is_random=True, min_crop=config.time_crop, noise=config.feature_noise)
+
+    def build_plain_transform(self, config: Config) -> ClipTransform[Any]:
+        return AudioClip(is_random=config.augment_features != "none")
+
+
+class VideoTraining(KindTraining):
+    """The choices for videos, whose frames are treated as images."""
+
+    fields = (
+        "num_frames", "image_size", "crop_scale", "small_crop_scale", "jitter_strength", "blur_prob", "stem",
+        "width_mult", "per_view_batch_norm",
+    )  # fmt: skip
+    frames = ImageTraining()
+
+    def resolve(self, config: Config, views: KindViews) -> Config:
+        return self.frames.resolve(config, views)
+
+    def make_preprocessing(self, config: Config) -> dict[str, Any]:
+        return {"num_frames": config.num_frames}
+
+    def find_transform(self, modality: str, column: Column, objects: CustomObjects) -> ClipTransform[Any] | None:
+        """Return a transform with the user's transform of the frames."""
+        transform = self.frames.find_transform(modality, column, objects)
+        return None if transform is None else VideoClip(transform, is_random=True)
+
+    def build_transform(self, config: Config, *_: Any, size: int, largest: int) -> ClipTransform[Any]:
+        return VideoClip(self.frames.build_transform(config, size=size, largest=largest), is_random=True)
+
+
 TRAINING_BY_KIND: dict[str, KindTraining] = {
     "image": ImageTraining(),
     "sequence": SequenceTraining(),
     "text": TransformerTraining(),
     "vector": VectorTraining(),
+    "audio": AudioTraining(),
+    "video": VideoTraining(),
 }
 """The choices for each kind of modality."""

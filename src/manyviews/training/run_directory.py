@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 CONFIG_FILE, EVALUATION_FILE, METRICS_FILE, LOG_FILE = "config.yaml", "evaluation.json", "metrics.csv", "log.txt"
 ENCODER_FILE, HEAD_FILE = "encoder.safetensors", "head.safetensors"
 RESULT_PATTERNS = (
-    ENCODER_FILE, HEAD_FILE, "encoder-torchvision.pth", "encoder.onnx", "evaluation*.json", "validation*.json",
-    "trial-*.json",
+    ENCODER_FILE, HEAD_FILE, "encoder-timm.safetensors", "encoder-torchvision.pth", "encoder.onnx", "hub",
+    "evaluation*.json", "validation*.json", "trial-*.json",
 )  # fmt: skip
 """Files of a finished run's encoder and its results."""
 CONFIG_HEADER = "# The config of this run; `manyviews train --recipe` accepts this file.\n"

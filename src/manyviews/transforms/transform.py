@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from torch import Tensor
 
+from manyviews.data import Media
+
+MediaT = TypeVar("MediaT", bound=Media)
 ImageBatch: TypeAlias = Tensor | Sequence[Tensor]
 """uint8 images (B, C, H, W) of one size, or a sequence of (C, H, W) of any sizes."""
 
@@ -75,4 +78,25 @@ class FeatureTransform(ABC):
         """Map values (B, ...) and lengths (B,), None for vectors, to views (B, N, ...) and lengths (B, N)."""
 
 
-Transform: TypeAlias = ImageTransform | FeatureTransform
+class ClipTransform(ABC, Generic[MediaT]):
+    """Maps recordings to views in two steps: clips, which workers decode, and what is done in batches on the device."""
+
+    is_random: bool = True
+    """Whether views depend on the epoch or on the position of the view."""
+
+    @abstractmethod
+    def read_views(
+        self, column: MediaT, i: int, *, views: int, seed: int, epoch: int, first_view: int = 0
+    ) -> list[Tensor]:
+        """Read the views of one recording; those of audio may have different lengths."""
+
+    @abstractmethod
+    def collate(self, views: Sequence[Tensor], column: MediaT) -> tuple[Tensor, Tensor | None]:
+        """Make a batch (P, ...) of P views, which may be none, and the lengths (P,) of audio."""
+
+    def finish_views(self, values: Tensor, *, seed: int, epoch: int, index: Tensor, first_view: int = 0) -> Tensor:  # noqa: ARG002
+        """Change views (B, N, ...) of a batch on the device."""
+        return values
+
+
+Transform: TypeAlias = ImageTransform | FeatureTransform | ClipTransform[Any]

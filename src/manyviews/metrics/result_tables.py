@@ -6,8 +6,8 @@ results show mean and standard deviation over them, for instance over seeds.
 
 from collections.abc import Iterable, Sequence
 
-from manyviews.evaluation.evaluation_result import ALL_OTHERS, EvaluationResult, Geometry, Representation, SubsetProbe
-from manyviews.metrics import GEOMETRY_HELP
+from manyviews.metrics.evaluation_result import ALL_OTHERS, EvaluationResult, Geometry, Representation, SubsetProbe
+from manyviews.metrics.geometry import GEOMETRY_HELP
 from manyviews.utils import Cell, Row, Table, format_mean_std
 
 COMPARED_METRICS = ("accuracy", "Has0_acc_2", "Mult_acc_2", "MAE")
@@ -215,7 +215,7 @@ def list_tables(result: EvaluationResult) -> list[Table]:
     """List all tables of a result, in a form that fits a terminal.
 
     Examples:
-        >>> from manyviews.evaluation import Score
+        >>> from manyviews.metrics import Score
         >>> result = EvaluationResult("0.2", "photos", "photos", "test", scores={"trained": Score(linear=0.451)})
         >>> [table.title for table in list_tables(result)]
         ['Evaluation']

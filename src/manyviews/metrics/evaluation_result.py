@@ -8,13 +8,10 @@ import typing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import Parameter, signature
-from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union
 
-from manyviews.runs import Run
-from manyviews.training import EVALUATION_FILE, ConfigError
-from manyviews.utils import parse_json, read_text
+from manyviews.utils import parse_json
 
 MAX_NUMBER = 1e100
 """NaN and greater numbers in a file are refused: sums and squares of them would overflow."""
@@ -189,6 +186,28 @@ class EvaluationResult:
     def kept_modalities(self) -> list[str]:
         return [name for name in self.modalities if name not in self.dropped_modalities]
 
+    def list_command_words(self, run: str) -> list[str]:
+        """List the words of the command that evaluates a run on its own data to these scores.
+
+        Examples:
+            >>> scores = {"trained": Score(knn=0.4, knn_k=25, linear=0.45)}
+            >>> EvaluationResult("0.2", "photos", "photos", "test", scores=scores).list_command_words("runs/demo")
+            ['manyviews', 'evaluate', 'runs/demo', '--knn-k', '25']
+        """
+        words = ["manyviews", "evaluate", run]
+        trained, probe = self.scores.get("trained"), self.probe
+        if trained is not None and trained.knn_k is not None:
+            words += ["--knn-k", str(trained.knn_k)]
+        if probe is not None and probe.solver == "sgd":
+            words += ["--probe-solver", probe.solver] + ["--probe-augment"] * probe.augment
+        if probe is not None and probe.learning_rate is not None:
+            words += ["--probe-lr", f"{probe.learning_rate:g}", "--probe-epochs", str(probe.epochs)]
+        if probe is not None and self.is_regression:
+            words += ["--num-regression-probes", str(probe.count)]
+        if trained is not None and trained.few_label:
+            words += ["--label-fractions", *trained.few_label]
+        return words
+
     def get_geometry(self, kind: Literal["h", "z"]) -> Geometry | None:
         """Get the geometry of all views, or None if there is none."""
         groups: tuple[Geometry, ...] = () if self.geometry is None else getattr(self.geometry, kind)
@@ -217,26 +236,6 @@ class EvaluationResult:
         """
         result: EvaluationResult = _decode(cls, parse_json(text), "the result")
         return result
-
-
-def load_evaluation(run: Run | str | Path) -> EvaluationResult | None:
-    """Load the evaluation of a run on its own data, or return None if it was not evaluated.
-
-    Raises:
-        ConfigError: the path is not a run, or the file does not have this version's format.
-
-    Examples:
-        >>> load_evaluation("runs/demo").scores["trained"].linear  # doctest: +SKIP
-        0.451
-    """
-    run = run if isinstance(run, Run) else Run.open(run)
-    path = run.path / EVALUATION_FILE
-    if not path.exists():
-        return None
-    try:
-        return EvaluationResult.from_json(read_text(path))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}. Run `manyviews evaluate` to rewrite it") from error
 
 
 def _decode(kind: Any, value: Any, location: str) -> Any:
