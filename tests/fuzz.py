@@ -44,7 +44,7 @@ from PIL import Image
 
 from manyviews.api import train
 from manyviews.cli.train_command import show_run
-from manyviews.data import CorruptImageError, DatasetError, load_dataset, read_image
+from manyviews.data import Audio, CorruptImageError, DatasetError, FileBlobs, Video, load_dataset, read_image
 from manyviews.data.cifar import CIFAR_SPECS
 from manyviews.data.tar_index import load_index
 from manyviews.models import Encoder, EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder, serialize_module
@@ -56,6 +56,7 @@ from manyviews.runs import Run, load_encoder
 from manyviews.training import ConfigError, DivergedError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
 from manyviews.utils.untrusted import MIN_BUDGET_BYTES, get_machine_memory
+from tests.helpers.media import make_frames, make_tone, write_audio, write_video
 from tests.helpers.pretrained import make_tokenizer
 from tests.helpers.tiny_run import tiny_config
 
@@ -471,6 +472,23 @@ def make_image_format() -> Format:
     return Format(seeds, lambda folder, name: read_image(folder / name), max_bytes=2 * 2**30)
 
 
+def make_media_format() -> Format:
+    sound, frames, seeds = make_tone(0.4, 300), make_frames(6, size=(16, 16)), {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("a.wav", "a.flac", "a.mp3", "a.m4a"):
+            seeds[name] = write_audio(Path(folder) / name, sound).read_bytes()
+        for name, codec in (("a.mp4", "mpeg4"), ("b.mp4", "libx264"), ("a.webm", "libvpx"), ("a.avi", "mpeg4")):
+            seeds[name] = write_video(Path(folder) / name, frames, codec, g="3").read_bytes()
+
+    def read(folder: Path, name: str) -> object:
+        blobs = FileBlobs((folder / name,))
+        if name.endswith((".mp4", ".webm", ".avi")):
+            return list(Video(blobs).iterate_frames(0, [0.1, 0.8]))
+        return Audio(blobs, max_seconds=0.1).read_clips(0, [0.0, 0.9])
+
+    return Format(seeds, read)
+
+
 def make_class_list_format() -> Format:
     png = write_bytes(lambda out: Image.new("RGB", (4, 4)).save(out, "PNG"))
     seeds = {"list.txt": b"cat\ndog\n", "images/cat/a.png": png, "images/dog/a.png": png}
@@ -624,6 +642,7 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "cifar folder": make_cifar_folder_format,
     "cifar archive": make_cifar_archive_format,
     "images": make_image_format,
+    "media": make_media_format,
     "class list": make_class_list_format,
     "tar shards": make_tar_format,
     "recipe": make_recipe_format,

@@ -1,9 +1,10 @@
-"""Train ten steps on a local dataset of the package datasets, save the encoder, and load it; for tests/try_package.sh."""
+"""Train ten steps on a local dataset of Hugging Face, save the encoder, and load it; for tests/try_package.sh."""
 
 import datasets
-import manyviews as mv
 import torch
 from PIL import Image
+
+import manyviews as mv
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def test_invalid_strength_is_named(fields: dict[str, float], message: str) -> No
 
 
 def test_field_for_sequences_is_refused_for_vectors_alone() -> None:
-    with pytest.raises(ConfigError, match="time_crop is for sequence views, got pixels"):
+    with pytest.raises(ConfigError, match="time_crop is for sequence or audio views, got pixels"):
         resolve_task(Config(data="digits", time_crop=0.9), load_dataset("digits"), 1)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import ViTModel
 
 import manyviews as mv
 from manyviews.api import train
@@ -15,13 +16,14 @@ from manyviews.data import FileBlobs, Video, load_dataset
 from manyviews.report import write_report
 from manyviews.training import Config, ConfigError, TrainingInterrupted, load_data, resolve_task
 from tests.helpers.media import make_frames, write_clips, write_video
+from tests.helpers.pretrained import save_models
 from tests.helpers.tiny_run import assert_same_run
 from tests.training.test_trainer import stop_after
 
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_clips(tmp_path_factory.mktemp("clips"), 12, 0.5)
+    return write_clips(tmp_path_factory.mktemp("clips"), 16, 0.5)
 
 
 def make_config(clips: Path, **changes: Any) -> Config:
@@ -105,6 +107,21 @@ def test_frames_of_videos_may_have_an_image_encoder_by_name(tmp_path: Path) -> N
     model = task.build_model()
     h, _ = model(task.make_loader(0).load(torch.arange(2)))
     assert h.shape == (2, 2, 512)
+
+
+def test_frames_may_have_a_pretrained_encoder(clips: Path, tmp_path: Path) -> None:
+    save_models(tmp_path)
+    defaults = {"sampling_rate": None, "image_size": None, "width_mult": None}
+    encoder = (f"audio=hf:{tmp_path / 'hubert'}", f"video=hf:{tmp_path / 'vit'}")
+    config = make_config(clips, views=("audio", "video"), encoder=encoder, **defaults)
+    task = resolve_task(config, load_data(config), ranks=1)
+    assert task.encoder_config.encoders["video"].preprocessing == {"num_frames": 2}
+    batch = task.make_loader(0).load(task.train_indices[:2])
+    h, _ = task.build_model().eval()(batch)
+    model = ViTModel.from_pretrained(tmp_path / "vit").eval()
+    frames = (batch.groups[1].values - 0.5) / torch.tensor([0.5, 0.25, 0.5])[:, None, None]
+    outputs = [model(pixel_values=video).last_hidden_state[:, 0].mean(0) for video in frames]
+    torch.testing.assert_close(h[:, 1], torch.stack(outputs), atol=1e-5, rtol=1e-4)
 
 
 def test_the_table_is_trained_as_the_dataset(clips: Path) -> None:
