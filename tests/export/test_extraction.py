@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+import manyviews as mv
 from manyviews.data import Dataset, DatasetDict, DatasetError, Texts, load_dataset
 from manyviews.export import extract_features, extraction
 from manyviews.models import FeatureOptions
+from tests.helpers.command_line import manyviews
+from tests.helpers.media import make_tone, write_audio, write_clips
 from tests.helpers.pretrained import save_models, write_captions
 
 hf = pytest.importorskip("transformers")
@@ -21,6 +25,7 @@ hf = pytest.importorskip("transformers")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     save_models(folder)
+    shutil.copytree(folder / "bert", folder / "mute", ignore=shutil.ignore_patterns("*token*", "vocab*"))
     return folder
 
 
@@ -155,11 +160,16 @@ def iterate_mistakes(models: Path) -> Iterator[tuple[dict[str, str], FeatureOpti
     yield {"text": "bert"}, frame, "a model must be hf:NAME_OR_FOLDER, got 'bert'"
     yield {"text": bert}, FeatureOptions(layers=(-9,)), r"has 3 hidden layers, from -3 to 2: there is no layer -9"
     yield {"text": f"hf:{models / 'clip'}"}, frame, "has one vector for a text: use --level utterance"
-    yield {"text": f"hf:{models / 'vit'}"}, frame, "has no tokenizer: it needs tokenizer.json"
+    yield (
+        {"text": f"hf:{models / 'vit'}"},
+        frame,
+        "a vit model takes pixel_values, expected a model of input_ids, for te",
+    )
+    yield {"text": f"hf:{models / 'mute'}"}, frame, "has no tokenizer: it needs tokenizer.json"
     yield {"text": "hf:org/none"}, frame, r"cannot load hf:org/none: .* fetch it elsewhere \(hf download org/none\)"
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_mistakes_are_explained(models: Path, tmp_path: Path, number: int) -> None:
     names, options, message = list(iterate_mistakes(models))[number]
     with pytest.raises(ValueError, match=message):
@@ -185,3 +195,86 @@ def test_corrupt_images_are_missing_unless_they_must_not(captions: Path, models:
     assert bundle["photo"].get_mask().tolist() == [True, True, True, False, True, True]
     assert bundle["text"].get_mask().all()
     assert bundle.labels is None
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 8 clips with sentiment from -1 to 1, some audio and video of which is missing."""
+    pytest.importorskip("av")
+    path = write_clips(tmp_path_factory.mktemp("clips"), 8, seconds=0.6)
+    header, *rows = path.read_text().splitlines()
+    rows = [",".join([*row.split(",")[:3], str(i / 4 - 0.9), row.split(",")[4]]) for i, row in enumerate(rows)]
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def encode_wave(folder: Path, wave: torch.Tensor) -> torch.Tensor:
+    processor, model = hf.AutoFeatureExtractor.from_pretrained(folder), hf.AutoModel.from_pretrained(folder).eval()
+    inputs = processor(wave.numpy(), sampling_rate=processor.sampling_rate, return_tensors="pt")
+    with torch.no_grad():
+        return torch.stack(model(**inputs, output_hidden_states=True).hidden_states[-2:]).mean(0)[0]
+
+
+def test_audio_and_video_equal_transformers_by_hand(clips: Path, models: Path, tmp_path: Path) -> None:
+    data = load_dataset(clips)
+    names = {"audio": f"hf:{models / 'hubert'}", "video": f"hf:{models / 'clip'}"}
+    options = FeatureOptions(level="frame", layers=(-2, -1), num_frames=3, segment_seconds=0.7)
+    extract_features(data, names, tmp_path / "bundle.npz", options, batch_size=3)
+    bundle = load_dataset(tmp_path / "bundle.npz")
+    for split, dataset in data.splits.items():
+        for i in range(len(dataset)):
+            audio, video = dataset["audio"], dataset["video"]
+            assert [bundle[split][name].get_mask()[i] for name in names] == [audio.get_mask()[i], video.get_mask()[i]]
+            if audio.get_mask()[i]:
+                (wave,) = audio.read_clips(i, [0.0])
+                segments = wave.tensor_split(-(-len(wave) // 11_200))  # 0.7 s at 16 kHz
+                expected = torch.cat([encode_wave(models / "hubert", segment) for segment in segments])
+                torch.testing.assert_close(bundle[split]["audio"].get_item(i), expected, rtol=1e-3, atol=1e-4)
+            if video.get_mask()[i]:
+                frames = [frame for _, frame in video.iterate_frames(i, [1 / 6, 1 / 2, 5 / 6])]
+                images = [Image.fromarray(frame.permute(1, 2, 0).numpy()) for frame in frames]
+                expected = encode_images(models / "clip", images)
+                torch.testing.assert_close(bundle[split]["video"].get_item(i), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_recording_that_is_too_short_is_missing(clips: Path, models: Path, tmp_path: Path) -> None:
+    write_audio(clips.parent / "short.wav", make_tone(0.001, 400))
+    (clips.parent / "two.csv").write_text("sound,split\nshort.wav,train\n1.wav,train\n")
+    data = load_dataset(clips.parent / "two.csv")
+    extract_features(data, {"sound": f"hf:{models / 'hubert'}"}, tmp_path / "b.npz", FeatureOptions(layers=(-1,)))
+    assert load_dataset(tmp_path / "b.npz")["train"].ids == ("1",)  # instances without any modality are left out
+    with pytest.raises(ValueError, match=r"vit: a vit model takes pixel_values, expected a model of input_values"):
+        extract_features(data, {"sound": f"hf:{models / 'vit'}"}, tmp_path / "c.npz")
+
+
+def test_command_extracts_a_bundle_that_the_recipe_of_ch_sims_trains_on(
+    clips: Path, models: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "bundle.npz"
+    flags = ["--data", str(clips), "--layers", "-2", "-1", "--num-frames", "2", "--level", "frame", "-o", str(output)]
+    names = ["--text", f"hf:{models / 'bert'}", "--audio", f"hf:{models / 'hubert'}"]
+    done = manyviews("extract", *flags, *names, "--vision", f"video=hf:{models / 'clip'}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{output}: 8 instances, sequences: caption of 32, audio of 32, video of 16\n"
+    small = ["--hidden-dim", "16", "--transformer-layers", "1", "--epochs", "1", "--batch-size", "6"]
+    done = manyviews("train", "--recipe", "ch-sims", "--data", str(output), *small, "-o", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert mv.Run.open(tmp_path / "run").config.data == str(output)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "no model is given: use --text, --audio or --vision"),
+        (["--text", "bert"], "--text must be hf:NAME_OR_FOLDER or MODALITY=hf:NAME_OR_FOLDER, got 'bert'"),
+        (["--text", "hf:bert"], "words has 2 modalities for it, short, long: use --text short=hf:bert"),
+        (["--text", "shrot=hf:bert"], "has no modality 'shrot' for it: did you mean short"),
+        (["--audio", "hf:hubert"], "has no modalities for it, only short (text), long (text)"),
+        (["--vision", "short=hf:vit"], "has no modality 'short' for it"),
+    ],
+)
+def test_command_explains_flags(tmp_path: Path, flags: list[str], message: str) -> None:
+    (tmp_path / "words.csv").write_text("short,long,split\ncat,a cat,train\ndog,a dog,train\n")
+    done = manyviews("extract", "--data", str(tmp_path / "words.csv"), "-o", str(tmp_path / "bundle.npz"), *flags)
+    assert done.returncode == 2
+    assert message in done.stderr

@@ -98,8 +98,10 @@ def _assign_models(dataset: mv.data.DatasetDict, flag: str, values: tuple[str, .
     suitable = [name for name, column in modalities.items() if mv.models.get_tower(column) == flag]
     models = {}
     for value in values:
-        name, equals, model = value.partition("=hf:")
+        name, equals, model = value.rpartition("=hf:")
         if not equals:
+            if not value.startswith("hf:"):
+                raise ValueError(f"--{flag} must be hf:NAME_OR_FOLDER or MODALITY=hf:NAME_OR_FOLDER, got {value!r}")
             if len(suitable) != 1:
                 raise ValueError(
                     f"--{flag} {value}: {dataset.name} has {len(suitable) or 'no'} modalities for it"
@@ -107,8 +109,6 @@ def _assign_models(dataset: mv.data.DatasetDict, flag: str, values: tuple[str, .
                        f", only {', '.join(f'{name} ({column.kind})' for name, column in modalities.items())}")
                 )  # fmt: skip
             name, model = suitable[0], value.removeprefix("hf:")
-            if not value.startswith("hf:"):
-                raise ValueError(f"--{flag} must be hf:NAME_OR_FOLDER, got {value!r}")
         if name not in suitable:
             raise ValueError(
                 f"--{flag} {value}: {dataset.name} has no modality {name!r} for it{utils.suggest(name, suitable)}"

@@ -66,9 +66,13 @@ class FeatureExtractor(ABC):
         self.name, self.options, self.device = model, options, device
         with translate_hf_errors(model):
             self.config = read_hf_config(model)
-            self.processor = self._load_processor()
             self.model, self.is_tower = load_hf_model(model, self.tower)
+        try:
             check_input(self.model, self.is_tower, self.tower)
+        except ValueError as error:
+            raise ValueError(f"hf:{model}: {error}") from error
+        with translate_hf_errors(model):
+            self.processor = self._load_processor()
         self.model = self.model.to(device).eval().requires_grad_(False)
 
     @abstractmethod
