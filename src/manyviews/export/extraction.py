@@ -90,6 +90,18 @@ def extract_features(
 
     Raises:
         ValueError: a model does not encode its modality, or the folder has parts of another extraction.
+
+    Examples:
+        >>> import tempfile
+        >>> from transformers import ViTConfig, ViTModel
+        >>> from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+        >>> from manyviews.data import Dataset
+        >>> data = DatasetDict("black", {"train": Dataset({"image": torch.zeros(3, 3, 9, 9, dtype=torch.uint8)})})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ViTModel(ViTConfig(image_size=32, hidden_size=24, num_hidden_layers=1)).save_pretrained(folder)
+        ...     _ = ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+        ...     extract_features(data, {"image": f"hf:{folder}"}, Path(folder) / "bundle.npz")
+        {'image': 24}
     """
     options = options or FeatureOptions()
     check_writable(output, (".npz",))

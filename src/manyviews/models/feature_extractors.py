@@ -34,7 +34,12 @@ MAX_IMAGES_PER_CALL = 64
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """What features are extracted."""
+    """What features are extracted.
+
+    Examples:
+        >>> FeatureOptions(level="frame", layers=(-1,)).max_steps
+        0
+    """
 
     level: Level = "utterance"
     """utterance: a vector for each instance, the mean over its steps; frame: all steps, a sequence."""
