@@ -28,6 +28,13 @@ class ArrowBlobs(Blobs):
     """Bytes in a column of Arrow files that are mapped into memory, or files that the column names.
 
     Workers get the names of the Arrow files, not their content.
+
+    Examples:
+        >>> from datasets import Dataset
+        >>> column = Dataset.from_dict({"a": [{"bytes": b"RIFF", "path": None}]}).with_format("arrow")
+        >>> with ArrowBlobs.make(column, "a", (("train", 1),)).open(0) as content:
+        ...     content.read()
+        b'RIFF'
     """
 
     column: datasets.Dataset = field(repr=False)

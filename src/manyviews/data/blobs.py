@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 class Blobs(ABC):
-    """n encoded files. Workers get a copy of the object, so it must be small and must not hold an open file."""
+    """n encoded files. Workers get a copy of the object, so it must be small and must not hold an open file.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> blobs = FileBlobs((Path("a.wav"), Path("b.wav")))
+        >>> isinstance(blobs, Blobs), blobs.select([1]).get_name(0)
+        (True, 'b.wav')
+    """
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -83,7 +90,15 @@ class FileBlobs(Blobs):
 
 @dataclass(frozen=True)
 class BlobImages(ImageSource):
-    """Encoded images that are decoded when they are indexed."""
+    """Encoded images that are decoded when they are indexed.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Image.new("RGB", (20, 10)).save(f"{folder}/a.png")
+        ...     BlobImages(FileBlobs((Path(folder) / "a.png",)))[0].shape
+        torch.Size([3, 10, 20])
+    """
 
     blobs: Blobs
     raise_on_corrupt: bool = False

@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Media(Column):
-    """Recordings, one file per instance; the file of a missing instance is never opened."""
+    """Recordings, one file per instance; the file of a missing instance is never opened.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from manyviews.data import Audio, FileBlobs, Video
+        >>> [issubclass(kind, Media) for kind in (Audio, Video)], len(Audio(FileBlobs((Path("a.wav"),))))
+        ([True, True], 1)
+    """
 
     kind: ClassVar[Kind]
     values: Blobs = field(repr=False)

@@ -22,7 +22,21 @@ BUFFER_BYTES = 2**18
 
 @dataclass(frozen=True)
 class TarBlobs(Blobs):
-    """Members of tar files that are read by their offsets; a file is open only while a member of it is."""
+    """Members of tar files that are read by their offsets; a file is open only while a member of it is.
+
+    Examples:
+        >>> import tarfile, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "a.tar"
+        ...     with tarfile.open(path, "w") as tar:
+        ...         member = tarfile.TarInfo("cat.txt")
+        ...         member.size = 4
+        ...         tar.addfile(member, io.BytesIO(b"meow"))
+        ...     numbers = np.array([0]), np.array([512]), np.array([4])
+        ...     with TarBlobs((path,), *numbers, ("cat.txt",)).open(0) as content:
+        ...         content.read()
+        b'meow'
+    """
 
     shards: tuple[Path, ...] = field(repr=False)
     shard: np.ndarray = field(repr=False)

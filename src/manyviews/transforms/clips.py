@@ -30,6 +30,19 @@ class AudioClip(ClipTransform[Audio]):
         is_random: whether clips are random, as in training.
         min_crop: minimum fraction of the clip that a random cut keeps. 1: no cut.
         noise: standard deviation of the Gaussian noise, relative to that of the clip.
+
+    Examples:
+        >>> import tempfile, wave
+        >>> from pathlib import Path
+        >>> from manyviews.data import FileBlobs
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "a.wav"
+        ...     with wave.open(str(path), "wb") as file:
+        ...         file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        ...         file.writeframes(bytes(2 * 16_000))
+        ...     column = Audio(FileBlobs((path,)), max_seconds=0.5)
+        ...     [clip.shape for clip in AudioClip(is_random=True).read_views(column, 0, views=2, seed=0, epoch=0)]
+        [torch.Size([8000]), torch.Size([8000])]
     """
 
     is_random: bool = False
@@ -76,6 +89,12 @@ class VideoClip(ClipTransform[Video]):
     Args:
         transform: the transform of the frames.
         is_random: whether frames are random, as in training.
+
+    Examples:
+        >>> from manyviews.transforms import SimCLRTransform
+        >>> transform = VideoClip(SimCLRTransform(112), is_random=True)
+        >>> transform.size
+        112
     """
 
     transform: ImageTransform

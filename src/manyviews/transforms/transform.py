@@ -79,7 +79,18 @@ class FeatureTransform(ABC):
 
 
 class ClipTransform(ABC, Generic[MediaT]):
-    """Maps recordings to views in two steps: clips, which workers decode, and what is done in batches on the device."""
+    """Maps recordings to views in two steps: clips, which workers decode, and what is done in batches on the device.
+
+    Examples:
+        >>> import torch
+        >>> class Seconds(ClipTransform):
+        ...     def read_views(self, column, i, *, views, **key):
+        ...         return [torch.tensor([column.read_seconds(i)])] * views
+        ...     def collate(self, views, column):
+        ...         return torch.stack(views), None
+        >>> Seconds().collate([torch.tensor([3.2]), torch.tensor([1.5])], None)[0].shape
+        torch.Size([2, 1])
+    """
 
     is_random: bool = True
     """Whether views depend on the epoch or on the position of the view."""
