@@ -56,8 +56,8 @@ def load_pretrained(encoder: nn.Module, kind: str, name: str) -> None:
     """Load the pretrained weights of an encoder that was built from `describe_pretrained(kind, name)`."""
     package, _, model = name.partition(":")
     if package == "hf":
-        with _translate_errors(model):
-            weights = _load_hf_weights(model, TOWER_OF_KIND[kind])
+        with translate_hf_errors(model):
+            weights = load_hf_model(model, TOWER_OF_KIND[kind])[0].state_dict()
     else:
         try:
             weights = create_external(package, model, {"pretrained": True}).state_dict()
@@ -139,15 +139,16 @@ def _describe_hf(kind: str, model: str) -> EncoderSpec:
     source, _ = split_source(model)
     name = re.sub(r"[^\w.-]", "-", Path(source).name) if Path(source).is_dir() else source
     describe = DESCRIBE_BY_TOWER[TOWER_OF_KIND[kind]]
-    with _translate_errors(model):
-        config = _read_hf_config(model)
+    with translate_hf_errors(model):
+        config = read_hf_config(model)
         plain = clean_config({**config.to_diff_dict(), "model_type": config.model_type})
         parse_config(plain)  # raises if it cannot be built from plain values
         options, preprocessing, size = describe(model, config)
     return EncoderSpec(kind, f"hf:{name}", {"config": plain, **options}, size, preprocessing)
 
 
-def _describe_text(model: str, config: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+def load_tokenizer(model: str, config: Any) -> tuple[Any, int]:
+    """Return the tokenizer of a model of transformers, and the maximum number of tokens of a text."""
     from transformers import AutoTokenizer
 
     source, revision = split_source(model)
@@ -159,8 +160,16 @@ def _describe_text(model: str, config: Any) -> tuple[dict[str, Any], dict[str, A
     pad_id = tokenizer.pad_token_id or 0
     positions = getattr(getattr(config, "text_config", config), "max_position_embeddings", None) or MAX_TOKENS
     longest = tokenizer.model_max_length
-    max_tokens = min(MAX_TOKENS, longest if longest <= positions else max(1, positions - pad_id - 1))
-    preprocessing = {"tokenizer": tokenizer.backend_tokenizer.to_str(), "max_tokens": max_tokens, "pad_id": pad_id}
+    return tokenizer, min(MAX_TOKENS, longest if longest <= positions else max(1, positions - pad_id - 1))
+
+
+def _describe_text(model: str, config: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    tokenizer, max_tokens = load_tokenizer(model, config)
+    preprocessing = {
+        "tokenizer": tokenizer.backend_tokenizer.to_str(),
+        "max_tokens": max_tokens,
+        "pad_id": tokenizer.pad_token_id or 0,
+    }
     pooling = _read_plain(model, POOLING_FILE)
     return {"pooling": "first" if pooling.get("pooling_mode_cls_token") else "mean"}, preprocessing, 0
 
@@ -195,7 +204,8 @@ def _describe_audio(model: str, _: Any) -> tuple[dict[str, Any], dict[str, Any],
 DESCRIBE_BY_TOWER = {"text": _describe_text, "vision": _describe_image, "audio": _describe_audio}
 
 
-def _load_hf_weights(model: str, tower: Tower) -> Mapping[str, Tensor]:
+def load_hf_model(model: str, tower: Tower) -> tuple[Any, bool]:
+    """Load the part of a model of transformers that encodes one modality, with its weights, as `build_backbone`."""
     from transformers import AutoModel
 
     source, revision = split_source(model)
@@ -207,18 +217,16 @@ def _load_hf_weights(model: str, tower: Tower) -> Mapping[str, Tensor]:
         dtype=torch.float32,
         output_loading_info=True,
     )
-    backbone, _ = select_tower(loaded, tower)
-    state: Mapping[str, Tensor] = backbone.state_dict()
-    if random := sorted(set(info["missing_keys"]) & set(state)):
+    backbone, is_tower = select_tower(loaded, tower)
+    if random := sorted(set(info["missing_keys"]) & set(backbone.state_dict())):
         logger.warning(f"hf:{model} has no weights for {', '.join(random[:3])}: they are random")
-    return state
+    return backbone, is_tower
 
 
-def _read_hf_config(model: str) -> Any:
-    try:
-        from transformers import AutoConfig
-    except ImportError as error:
-        raise ValueError(f"hf:{model} needs transformers: pip install 'manyviews[hf]'") from error
+def read_hf_config(model: str) -> Any:
+    """Read the config of a model of transformers."""
+    from transformers import AutoConfig
+
     source, revision = split_source(model)
     return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
 
@@ -252,9 +260,12 @@ def _strip_prefix(weights: Mapping[str, Tensor], expected: set[str]) -> Mapping[
 
 
 @contextmanager
-def _translate_errors(model: str) -> Iterator[None]:
+def translate_hf_errors(model: str) -> Iterator[None]:
     """Within this context, transformers is quiet, and its errors name the model and what to do."""
-    from transformers.utils import logging
+    try:
+        from transformers.utils import logging
+    except ImportError as error:
+        raise ValueError(f"hf:{model} needs transformers: pip install 'manyviews[hf]'") from error
 
     level, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
