@@ -25,6 +25,7 @@ from manyviews.data import (
     DatasetWarning,
     Images,
     convert_dataset,
+    find_problems,
     hf_datasets,
     load_dataset,
 )
@@ -144,6 +145,7 @@ def test_a_dict_of_splits_has_their_usual_names() -> None:
         assert {name: len(split) for name, split in data.splits.items()} == {"train": 5, "valid": 3, "test": 2}
         check_columns(data["valid"], [5, 6, 7])
         assert data["valid"].ids == ("0", "1", "2")
+        assert not any("ids are in both" in problem for problem in find_problems(data))
 
 
 def test_images_are_not_decoded_at_load_and_workers_get_no_content(

@@ -7,6 +7,7 @@ the result. See `hf_datasets.py`.
 import json
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 INTERPRETER_BYTES = 2**32
@@ -18,10 +19,12 @@ def prepare(arguments: dict[str, Any], max_memory: int, max_file: int | None) ->
     if sys.platform != "win32":
         import resource
 
-        limit = INTERPRETER_BYTES + max_memory
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        limits = [(resource.RLIMIT_AS, INTERPRETER_BYTES + max_memory)]
         if max_file is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (max_file, max_file))
+            limits.append((resource.RLIMIT_FSIZE, max_file))
+        for kind, limit in limits:
+            with suppress(ValueError):  # a lower limit is set already
+                resource.setrlimit(kind, (limit, limit))
     import datasets
 
     builder = datasets.load_dataset_builder(**arguments)
