@@ -1,6 +1,6 @@
 """Use a loss in a plain PyTorch loop: photos, four views of each, MV-DHEL, then kNN on the test photos.
 
-python examples/plain_loop.py [--loss mv-dhel] [--views 4] [--epochs 5] [--max-instances 2500]
+python examples/plain_loop.py [--loss mv-dhel] [--views 4] [--epochs 5] [--max-instances 2500] [--compile inductor]
 """
 
 import argparse
@@ -16,6 +16,7 @@ parser.add_argument("--loss", default="mv-dhel", help="a name from `manyviews lo
 parser.add_argument("--views", type=int, default=4)
 parser.add_argument("--epochs", type=int, default=5)
 parser.add_argument("--max-instances", type=int, default=2500, help="number of training photos")
+parser.add_argument("--compile", help="compile model and loss: inductor or, without a C++ compiler, aot_eager")
 options = parser.parse_args()
 
 torch.manual_seed(0)
@@ -25,6 +26,10 @@ images = data["train"].images[torch.randperm(2500)[: options.max_instances]].to(
 transform = mv.SimCLRTransform(32)
 model = mv.MultiViewModel(mv.get_encoder("resnet-small")).to(device)
 loss_fn = mv.get_loss(options.loss, temperature=0.5)
+embed, compute_loss = model, loss_fn
+if options.compile:
+    embed = torch.compile(model, backend=options.compile)
+    compute_loss = torch.compile(loss_fn, backend=options.compile, fullgraph=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9, weight_decay=1e-6)
 
 for epoch in range(options.epochs):
@@ -32,8 +37,8 @@ for epoch in range(options.epochs):
         index = batch.to(device)
         views = transform(images[index], views=options.views, seed=0, epoch=epoch, index=index)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            z = model(views).z  # (instances, views, 128); the loss normalizes them, in float32
-        loss = loss_fn(z)
+            z = embed(views).z  # (instances, views, 128); the loss normalizes them, in float32
+        loss = compute_loss(z)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

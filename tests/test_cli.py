@@ -47,7 +47,8 @@ def test_invalid_arguments_print_a_message_without_traceback(views: str, message
 def test_help_lists_the_commands() -> None:
     done = manyviews("--help")
     assert done.returncode == 0
-    commands = ["train", "evaluate", "embed", "search", "export", "report", "inspect", "preview", "losses", "reproduce"]
+    commands = ["train", "evaluate", "embed", "search", "export", "extract", "report", "inspect", "preview"]
+    commands += ["losses", "reproduce"]
     assert re.findall(r"^│ +• (\S+)", done.stdout, re.MULTILINE) == commands
 
 

@@ -25,6 +25,7 @@ from manyviews.data import (
     DatasetWarning,
     Images,
     convert_dataset,
+    find_problems,
     hf_datasets,
     load_dataset,
 )
@@ -124,6 +125,19 @@ def test_selected_shuffled_and_formatted_datasets_are_read_in_their_order() -> N
     check_columns(convert_dataset(dataset)["train"], [7, 2, 5])
 
 
+def test_only_columns_of_the_format_are_used() -> None:
+    dataset = make_dataset(4).with_format("torch", columns=["vector", "animal"])
+    data = convert_dataset(dataset)
+    assert list(data["train"].modalities) == ["vector"]
+    assert data.class_names == ("owl", "cat", "dog")
+
+
+def test_classes_in_another_order_in_another_split_are_an_error() -> None:
+    other = make_dataset(2).cast_column("animal", datasets.ClassLabel(names=["cat", "dog", "owl"]))
+    with pytest.raises(DatasetError, match="animal has the classes owl, cat, dog in train and cat, dog, owl in test"):
+        convert_dataset({"train": make_dataset(2), "test": other})
+
+
 def test_a_dict_of_splits_has_their_usual_names() -> None:
     parts = {"train": make_dataset(5), "validation": make_dataset(3, 5), "test": make_dataset(2, 8)}
     for source in (parts, datasets.DatasetDict(parts)):
@@ -131,6 +145,7 @@ def test_a_dict_of_splits_has_their_usual_names() -> None:
         assert {name: len(split) for name, split in data.splits.items()} == {"train": 5, "valid": 3, "test": 2}
         check_columns(data["valid"], [5, 6, 7])
         assert data["valid"].ids == ("0", "1", "2")
+        assert not any("ids are in both" in problem for problem in find_problems(data))
 
 
 def test_images_are_not_decoded_at_load_and_workers_get_no_content(
@@ -170,6 +185,16 @@ def test_missing_and_named_files_are_read_or_masked(tmp_path: Path) -> None:
         strict[1]
     trusted = load(tmp_path / "hub", label_column="text", follow_symlinks=True)["train"]["photo"].values  # type: ignore[attr-defined]
     assert torch.equal(trusted[1].permute(1, 2, 0), torch.from_numpy(make_pixels(4)))
+
+
+@pytest.mark.parametrize("path", ["../a.png", "a\0.png", "~nobody/a.png", "http://host/a.png", "x" * 5000])
+def test_a_path_that_is_none_is_a_corrupt_image(path: str, tmp_path: Path) -> None:
+    features = datasets.Features({"photo": datasets.Image()})
+    column = datasets.Dataset.from_dict({"photo": [{"bytes": None, "path": path}]}, features=features)
+    for roots in (None, [tmp_path]):
+        blobs = ArrowBlobs.make(column.with_format("arrow"), "photo", (("train", 1),), roots)
+        with pytest.raises(CorruptImageError, match="row train/0 cannot be read"):
+            BlobImages(blobs)[0]
 
 
 def test_audio_is_a_column_of_its_bytes() -> None:
@@ -212,6 +237,8 @@ def test_a_dataset_with_a_function_as_transform_is_used_item_by_item() -> None:
 def test_a_streamed_dataset_is_an_error() -> None:
     with pytest.raises(DatasetError, match="load it without streaming=True"):
         convert_dataset(make_dataset(2).to_iterable_dataset())
+    with pytest.raises(DatasetError, match="load it without streaming=True"):
+        convert_dataset({"train": make_dataset(2).to_iterable_dataset()})
 
 
 @pytest.mark.parametrize(
@@ -232,6 +259,17 @@ def test_parquet_folders_are_read_as_the_hub_lays_them_out(tmp_path: Path, files
         assert data.name == "pets"
         check_columns(data["train"], list(range(7)))
         check_columns(data["test"], [7, 8])
+
+
+@pytest.mark.slow
+def test_names_of_folders_are_not_patterns(tmp_path: Path) -> None:
+    for name, first in (("a[0]*", 0), ("a[0]bc", 4)):
+        write_parquet(make_dataset(4, first), tmp_path / name / "train" / "0.parquet")
+        write_parquet(make_dataset(2, first), tmp_path / name / "test" / "0.parquet")
+    check_columns(load(tmp_path / "a[0]*")["train"], list(range(4)))
+    shutil.copytree(tmp_path / "a[0]*", tmp_path / "a::b")
+    with pytest.raises(DatasetError, match="has '::' in its name"):
+        load(tmp_path / "a::b")
 
 
 @pytest.mark.slow

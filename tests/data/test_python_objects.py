@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 import manyviews as mv
-from manyviews.data import Images, Sequences, Texts, Vectors, convert_dataset
+from manyviews.data import DatasetError, Images, Sequences, Texts, Vectors, convert_dataset
 from manyviews.data.python_objects import ItemImages
 
 
@@ -148,3 +148,8 @@ def test_tensors_arrays_and_dicts_become_splits() -> None:
 def test_objects_that_are_not_data_are_refused(source: object, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         convert_dataset(source)
+
+
+def test_a_number_in_each_item_is_an_error() -> None:
+    with pytest.raises(DatasetError, match=r"x must be numbers .* got 0-dimensional"):
+        convert_dataset([{"x": 1.0, "text": "a"}] * 2)

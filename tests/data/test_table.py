@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import random
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -775,3 +776,15 @@ def test_inspect_prints_kinds_and_takes_the_options(tmp_path: Path, capsys: pyte
         "train: 2 photo image images of 3 x 8 x 12 1 instances title text texts 1 to 1, median 1 "
         "labels 2 classes of 1 to 1 no problems found"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs limits of the address space")
+def test_a_parquet_table_is_read_under_a_limit_of_memory(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "a.parquet", [{"t": word} for word in "abcdef"])
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (7 * 2**29, 7 * 2**29));"
+        f"from manyviews.data import load_dataset; print(len(load_dataset({str(path)!r})['train']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "5\n", done.stderr

@@ -266,6 +266,20 @@ def test_links_and_devices_are_refused_by_name(tmp_path: Path, kind: bytes, word
         load(symlink(tmp_path / "train.tar", kind))
 
 
+def test_folders_of_shards_and_compressed_shards_say_what_to_use(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [("0.txt", b"a")])
+    with pytest.raises(DatasetError, match=r"for its tar shards, use '.*/\*\.tar'"):
+        load(tmp_path)
+    with pytest.raises(DatasetError, match=r"unpack it to \.tar, whose members are read by their offsets"):
+        load(path.rename(tmp_path / "a.tar.gz"))
+
+
+def test_an_empty_name_of_a_field_is_refused(tmp_path: Path) -> None:
+    path = write_tar(tmp_path / "a.tar", [(f"{i}.json", b'{"": "a"}') for i in range(6)])
+    with pytest.raises(DatasetError, match="invalid modality name '': it is empty"):
+        load(path)
+
+
 @pytest.mark.parametrize("name", ["../a.txt", "/etc/a.txt", "b/../../a.txt", "C:/a.txt", "b\\..\\a.txt"])
 def test_names_that_leave_the_archive_are_refused(tmp_path: Path, name: str) -> None:
     path = write_tar(tmp_path / "train.tar", [("ok.txt", b"x"), (name, b"y")])

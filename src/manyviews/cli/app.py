@@ -17,7 +17,19 @@ import manyviews
 from manyviews.cli.common import is_rank_zero, print_error, print_lines
 from manyviews.utils import PARENT_PID, ConsoleHandler, handle_logs
 
-NAMES = ("train", "evaluate", "embed", "search", "export", "report", "inspect", "preview", "losses", "reproduce")
+NAMES = (
+    "train",
+    "evaluate",
+    "embed",
+    "search",
+    "export",
+    "extract",
+    "report",
+    "inspect",
+    "preview",
+    "losses",
+    "reproduce",
+)
 COMMANDS: dict[str, Callable[..., None]] = {
     name: getattr(import_module(f"manyviews.cli.{name}_command"), f"{name}_command") for name in NAMES
 }

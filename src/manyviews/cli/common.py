@@ -17,6 +17,7 @@ OutputFlag = tyro.conf.arg(aliases=["-o"])
 Unset = tyro.conf.arg(help_behavior_hint="")
 """For a default that the help text describes, or that is empty."""
 OptionalPath = Annotated[Path | None, Unset]
+OptionalText = Annotated[str | None, Unset]
 
 
 @dataclass(frozen=True)

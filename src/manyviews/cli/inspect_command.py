@@ -6,9 +6,7 @@ import warnings
 from typing import Annotated
 
 import manyviews as mv
-from manyviews.cli.common import DataArg, OptionalPath, Unset, print_lines, show_table
-
-OptionalText = Annotated[str | None, Unset]
+from manyviews.cli.common import DataArg, OptionalPath, OptionalText, Unset, print_lines, show_table
 
 
 def inspect_command(

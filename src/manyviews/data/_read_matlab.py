@@ -1,6 +1,7 @@
 """A program that copies the arrays of a .mat file to a .npz file, in a process of its own; see `matlab.py`."""
 
 import sys
+from contextlib import suppress
 
 import numpy as np
 
@@ -14,7 +15,8 @@ def copy_arrays(source: str, target: str, max_bytes: int) -> None:
         import resource
 
         limit = INTERPRETER_BYTES + max_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        with suppress(ValueError):  # a lower limit is set already
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     from scipy.io import loadmat, whosmat
 
     try:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def convert(source: str, target: Path, max_bytes: int, max_columns: int) -> None
         import resource
 
         for kind, limit in ((resource.RLIMIT_AS, INTERPRETER_BYTES + max_bytes), (resource.RLIMIT_FSIZE, max_bytes)):
-            resource.setrlimit(kind, (limit, limit))
+            with suppress(ValueError):  # a lower limit is set already
+                resource.setrlimit(kind, (limit, limit))
     from pyarrow import parquet
 
     with parquet.ParquetFile(source) as file:

@@ -80,10 +80,14 @@ class ArrowBlobs(Blobs):
         content = cell.get("bytes") if isinstance(cell, dict) else cell
         if content is not None:
             return io.BytesIO(content)
-        path = Path((cell or {}).get("path") or "").expanduser()
-        if self.roots is not None and not any(path.resolve().is_relative_to(root) for root in self.roots):
+        text = (cell or {}).get("path") or ""
+        try:
+            path = Path(text).resolve()
+        except ValueError as error:  # a NUL byte
+            raise OSError(f"{text!r} is not a valid path: {error}") from error
+        if self.roots is not None and not any(path.is_relative_to(root) for root in self.roots):
             raise OSError(
-                f"the file {str(path)!r} is outside of the dataset: if you trust it, use follow_symlinks or "
+                f"the file {text!r} is outside of the dataset: if you trust it, use follow_symlinks or "
                 "--follow-symlinks"
             )
         return open_regular(path)

@@ -50,7 +50,10 @@ def read_audio_clips(
     else:
         starts = [int(position * (total - count + 1)) for position in positions]
         clips = [_read_samples(file, name, table, start, start + count) for start in starts]
-    return [torch.from_numpy(resample(clip, source_rate, sampling_rate)) for clip in clips]
+    resampled = [torch.from_numpy(resample(clip, source_rate, sampling_rate)) for clip in clips]
+    if not all(map(len, resampled)):
+        raise CorruptMediaError(f"{name} is too short: {min(map(len, clips))} samples at {source_rate:,} Hz")
+    return resampled
 
 
 def _read_samples(file: IO[bytes], name: str, table: PacketTable, start: int, stop: int) -> np.ndarray:
@@ -123,6 +126,8 @@ def resample(samples: np.ndarray, source_rate: int, sampling_rate: int) -> np.nd
     frame = av.AudioFrame.from_ndarray(samples[None], format="flt", layout="mono")
     frame.sample_rate = source_rate
     resampler = av.AudioResampler(format="flt", layout="mono", rate=sampling_rate)
-    parts = [part.to_ndarray()[0] for part in (*resampler.resample(frame), *resampler.resample(None))]
+    # A few samples are less than the filter needs, and give nothing.
+    parts = [np.empty(0, np.float32)]
+    parts += [part.to_ndarray()[0] for part in (*resampler.resample(frame), *resampler.resample(None))]
     resampled: np.ndarray = np.concatenate(parts)[: max(1, math.ceil(len(samples) * sampling_rate / source_rate))]
     return resampled.clip(-1, 1)

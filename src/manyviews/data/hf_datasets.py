@@ -6,6 +6,7 @@ into memory: encoded images, audio and video are read when they are needed, and 
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -45,11 +46,11 @@ def is_hf_dataset(source: object) -> bool:
     module = sys.modules.get("datasets")
     if module is None:
         return False
-    if isinstance(source, module.IterableDataset | module.IterableDatasetDict):
+    parts = list(source.values()) if isinstance(source, Mapping) else [source]
+    if any(isinstance(part, module.IterableDataset) for part in parts):
         raise DatasetError(
             "the dataset is streamed, so its instances cannot be drawn in random order: load it without streaming=True"
         )
-    parts = list(source.values()) if isinstance(source, Mapping) else [source]
     return bool(parts) and all(isinstance(part, module.Dataset) and part.format["type"] != "custom" for part in parts)
 
 
@@ -132,6 +133,8 @@ def _load_folder(folder: Path) -> tuple[dict[str, datasets.Dataset], list[str]]:
         saved = datasets.load_from_disk(str(folder))
         return (dict(saved) if isinstance(saved, Mapping) else {"train": saved}), []
     files, skipped = _list_parquet(folder)
+    if chained := [path for paths in files.values() for path in paths if "::" in str(path)]:
+        raise DatasetError(f"{chained[0]} has '::' in its name, which separates addresses for `datasets`: rename it")
     total = sum(check_regular(path) for paths in files.values() for path in paths)
     names = {split: [str(path) for path in paths] for split, paths in files.items()}
     return _build("parquet", None, names, max(MIN_BUDGET_BYTES, MAX_EXPANSION * total)), skipped
@@ -179,20 +182,22 @@ def _load_name(name: str) -> dict[str, datasets.Dataset]:
 
 
 def _build(
-    path: str, config: str | None, data_files: dict[str, list[str]] | None, max_file: int | None
+    path: str, config: str | None, files: dict[str, list[str]] | None, max_file: int | None
 ) -> dict[str, datasets.Dataset]:
     """Convert a dataset to Arrow files, unless it has been converted, and map them into memory."""
     import datasets
 
-    cache_dir = str(datasets.config.HF_DATASETS_CACHE)
-    builder = datasets.load_dataset_builder(path, config, data_files=data_files, cache_dir=cache_dir)
-    if not Path(builder.cache_dir).exists():
-        arguments: dict[str, Any] = {"path": path, "config": config, "data_files": data_files, "cache_dir": cache_dir}
-        arguments |= {"max_memory": get_memory_limit(), "max_file": max_file}
+    # Names of files are patterns for `datasets`: without escapes, those of other folders may match.
+    data_files = files and {split: list(map(glob.escape, names)) for split, names in files.items()}
+    arguments: dict[str, Any] = {"path": path, "name": config, "data_files": data_files}
+    arguments["cache_dir"] = str(datasets.config.HF_DATASETS_CACHE)
+    builder = datasets.load_dataset_builder(**arguments)
+    if not (Path(builder.cache_dir) / datasets.config.DATASET_INFO_FILENAME).exists():
+        limits = {"max_memory": get_memory_limit(), "max_file": max_file}
         program = Path(__file__).with_name("_prepare_hf.py")
         no_bars = {} if sys.stderr.isatty() else {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}
         done = subprocess.run(  # noqa: S603
-            [sys.executable, str(program), json.dumps(arguments)],
+            [sys.executable, str(program), json.dumps({**limits, "arguments": arguments})],
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
@@ -202,13 +207,13 @@ def _build(
         if done.returncode:
             lines = done.stderr.strip().splitlines()
             reason = lines[-1] if lines and done.returncode > 0 else f"its reader ended with {done.returncode}"
-            raise DatasetError(f"cannot read {_describe_files(path, data_files)}: {reason[:1000]}")
-    builder.download_and_prepare()
+            raise DatasetError(f"cannot read {_describe_files(path, files)}: {reason[:1000]}")
+        builder = datasets.load_dataset_builder(**arguments)  # with the result; this process does not convert anything
     return dict(builder.as_dataset())
 
 
-def _describe_files(path: str, data_files: dict[str, list[str]] | None) -> str:
-    names = [name for part in (data_files or {}).values() for name in part]
+def _describe_files(path: str, files: dict[str, list[str]] | None) -> str:
+    names = [name for part in (files or {}).values() for name in part]
     return path if not names else names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
@@ -221,11 +226,12 @@ def _read_parts(
     names = {split: get_canonical_split(split) for split in parts}
     if len(parts) == 1:
         names = dict.fromkeys(parts, "train")
-    kept = {split: part for split, part in parts.items() if names[split]}
+    kept = {split: _select_formatted(part) for split, part in parts.items() if names[split]}
     warnings = [f"{source}: the split {split} is skipped" for split in parts if split not in kept]
     canonical = [str(names[split]) for split in kept]
     if "train" not in canonical or len(set(canonical)) < len(canonical):
         raise DatasetError(f"{source} must have train, and each split once, got {', '.join(map(str, parts))}")
+    _check_features(kept, source)
     with translate_errors(f"{source}: the splits differ"):
         merged = datasets.concatenate_datasets(list(kept.values()))
     split_sizes = tuple((split, len(part)) for split, part in kept.items())
@@ -249,6 +255,30 @@ def _read_parts(
             else:
                 _read_column(table, name, feature, column)
     return table
+
+
+def _select_formatted(part: datasets.Dataset) -> datasets.Dataset:
+    """Select the columns that items have: `set_format(columns=...)` may have chosen some."""
+    chosen = part.format
+    return part if chosen["output_all_columns"] else part.select_columns(chosen["columns"])
+
+
+def _check_features(parts: Mapping[str, datasets.Dataset], source: str) -> None:
+    """Raise a DatasetError if a column has classes of other names, or in another order, in another split."""
+    first: dict[str, tuple[str, Any]] = {}
+    for split, part in parts.items():
+        for name, feature in part.features.items():
+            other_split, other = first.setdefault(name, (split, feature))
+            classes, expected = getattr(feature, "names", None), getattr(other, "names", None)
+            if classes != expected:
+                raise DatasetError(
+                    f"{source}: column {name} has the classes {_list_classes(expected)} in {other_split} and "
+                    f"{_list_classes(classes)} in {split}: make them equal with cast_column"
+                )
+
+
+def _list_classes(names: Sequence[str] | None) -> str:
+    return ", ".join(names)[:200] if names else "none"
 
 
 def _read_column(table: RawTable, name: str, feature: Any, column: datasets.Dataset) -> None:

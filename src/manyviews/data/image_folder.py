@@ -135,7 +135,8 @@ class _FolderScanner:
         if not paths:
             extensions = ", ".join(sorted(IMAGE_EXTENSIONS))
             reason = f": {len(self.skipped):,} skipped, first: {self.skipped[0]}" if self.skipped else ""
-            raise DatasetError(f"{self.folder} has no images ({extensions}) and no folders of images{reason}")
+            hint = f"; for its tar shards, use '{self.folder}/*.tar'" if any(self.folder.glob("*.tar")) else ""
+            raise DatasetError(f"{self.folder} has no images ({extensions}) and no folders of images{reason}{hint}")
         sizes = dict(self.try_each(enumerate(paths), check_image_header))
         pixels = [height * width for height, width in sizes.values()]
         one_size = len(set(sizes.values())) == 1 and 3 * sum(pixels) <= MAX_IN_MEMORY_BYTES

@@ -189,9 +189,11 @@ def _load_path(path: Path) -> DatasetDict:
             raise DatasetError(f"{path} has more than one CIFAR: choose one of {', '.join(map(str, folders))}")
         return _load_path(folders[0]) if folders else load_merbench(path)
     if path.suffix.lower() not in _READERS:
+        is_compressed = path.name.lower().endswith((".tgz", ".tar.gz", ".tar.zst", ".tar.xz", ".tar.bz2"))
+        hint = ": unpack it to .tar, whose members are read by their offsets" if is_compressed else ""
         raise DatasetError(
-            f"{path}: expected a folder, a table ({', '.join(TABLE_EXTENSIONS)}), a .npz, .npy, "
-            ".pkl or .mat file, or a CIFAR archive"
+            f"{path}: expected a folder, a table ({', '.join(TABLE_EXTENSIONS)}), tar shards (.tar), a .npz, .npy, "
+            f".pkl or .mat file, or a CIFAR archive{hint}"
         )
     return _READERS[path.suffix.lower()](path)
 

@@ -152,8 +152,9 @@ def _encode_labels(raws: Mapping[str, RawSplit], context: str) -> tuple[dict[str
 
 def check_modality_name(name: str, context: str) -> None:
     """Raise a DatasetError if the name of a modality cannot be shown, or would be ambiguous in results."""
-    if not name.isprintable():
-        raise DatasetError(f"{context}: invalid modality name {name!r}: it has unprintable characters")
+    if not name.strip() or not name.isprintable():
+        reason = "it has unprintable characters" if name.strip() else "it is empty"
+        raise DatasetError(f"{context}: invalid modality name {name!r}: {reason}")
     if any(separator in name for separator in RESERVED_SEPARATORS):
         reserved = ", ".join(map(repr, RESERVED_SEPARATORS))
         raise DatasetError(f"{context}: invalid modality name {name!r}: it must not contain any of {reserved}")

@@ -252,7 +252,7 @@ def _make_feature_column(name: str, values: Sequence[Any]) -> Column:
     example = next(tensor for tensor in tensors if tensor is not None)
     formats = {(tensor.dim(), tensor.shape[-1:]) for tensor in tensors if tensor is not None}
     if example.dim() not in (1, 2) or len(formats) > 1:
-        got = ", ".join(f"{dims}-dimensional of {width[0]}" for dims, width in sorted(formats))
+        got = ", ".join(f"{dims}-dimensional" + "".join(f" of {d}" for d in width) for dims, width in sorted(formats))
         raise DatasetError(f"{name} must be numbers (d,) or (T, d) with the same d in all items, got {got}")
     zero = torch.zeros(example.shape if example.dim() == 1 else (1, example.shape[1]))
     filled = [zero if tensor is None else tensor for tensor in tensors]

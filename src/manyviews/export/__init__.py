@@ -4,6 +4,7 @@ from manyviews.export.collection import Collection as Collection
 from manyviews.export.collection import get_table_options as get_table_options
 from manyviews.export.contact_sheet import draw_contact_sheet as draw_contact_sheet
 from manyviews.export.contact_sheet import save_png as save_png
+from manyviews.export.extraction import extract_features as extract_features
 from manyviews.export.neighbors import Query as Query
 from manyviews.export.neighbors import find_nearest as find_nearest
 from manyviews.export.neighbors import make_query as make_query

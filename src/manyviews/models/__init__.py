@@ -18,6 +18,11 @@ from manyviews.models.feature_encoders import SequenceEncoder as SequenceEncoder
 from manyviews.models.feature_encoders import Standardize as Standardize
 from manyviews.models.feature_encoders import TextEncoder as TextEncoder
 from manyviews.models.feature_encoders import VectorEncoder as VectorEncoder
+from manyviews.models.feature_extractors import EXTRACTORS as EXTRACTORS
+from manyviews.models.feature_extractors import FeatureExtractor as FeatureExtractor
+from manyviews.models.feature_extractors import FeatureOptions as FeatureOptions
+from manyviews.models.feature_extractors import get_tower as get_tower
+from manyviews.models.feature_extractors import load_feature_extractor as load_feature_extractor
 from manyviews.models.heads import LateFusionHead as LateFusionHead
 from manyviews.models.heads import ProjectionHead as ProjectionHead
 from manyviews.models.hub import HUB_PREFIX as HUB_PREFIX

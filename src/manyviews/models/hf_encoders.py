@@ -67,7 +67,7 @@ class HFTextEncoder(nn.Module):
         valid = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
         inputs = {"input_ids": tokens, "attention_mask": valid.long()}
         if self.is_tower:
-            return _get_pooled(self.model.get_text_features(**inputs))
+            return get_pooled(self.model.get_text_features(**inputs))
         steps = self.model(**inputs).last_hidden_state
         return _average(steps, valid) if self.pooling == "mean" else steps[:, 0]
 
@@ -93,15 +93,7 @@ class HFImageEncoder(nn.Module):
         self.normalize = Normalize(mean, std)
 
     def forward(self, images: Tensor) -> Tensor:
-        pixels = self.normalize(images)
-        if self.is_tower:
-            return _get_pooled(self.model.get_image_features(pixel_values=pixels))
-        output = self.model(pixel_values=pixels)
-        pooled = getattr(output, "pooler_output", None)
-        if isinstance(pooled, Tensor):
-            return pooled.flatten(1)
-        h: Tensor = output.last_hidden_state
-        return h.mean((2, 3)) if h.dim() == 4 else h[:, 0]
+        return encode_pixels(self.model, self.is_tower, self.normalize(images))
 
 
 class HFAudioEncoder(nn.Module):
@@ -184,10 +176,15 @@ def build_backbone(config: Mapping[str, Any], tower: Tower) -> tuple[Any, bool]:
     from transformers import AutoModel
 
     model, is_tower = select_tower(AutoModel.from_config(parse_config(config)), tower)
+    check_input(model, is_tower, tower)
+    return model, is_tower
+
+
+def check_input(model: Any, is_tower: bool, tower: Tower) -> None:
+    """Raise a ValueError if a model does not encode this modality."""
     if not is_tower and model.main_input_name != INPUTS[tower]:
         expected = f"a model of {INPUTS[tower]}, for {DESCRIPTIONS[tower]}"
         raise ValueError(f"a {model.config.model_type} model takes {model.main_input_name}, expected {expected}")
-    return model, is_tower
 
 
 def select_tower(model: Any, tower: Tower) -> tuple[Any, bool]:
@@ -278,7 +275,19 @@ def get_output_dim(model: Any, is_tower: bool) -> int:
     return dim
 
 
-def _get_pooled(output: Any) -> Tensor:
+def encode_pixels(model: Any, is_tower: bool, pixels: Tensor) -> Tensor:
+    """Encode normalized images (P, 3, H, W) to representations (P, dim), see `HFImageEncoder`."""
+    if is_tower:
+        return get_pooled(model.get_image_features(pixel_values=pixels))
+    output = model(pixel_values=pixels)
+    pooled = getattr(output, "pooler_output", None)
+    if isinstance(pooled, Tensor):
+        return pooled.flatten(1)
+    h: Tensor = output.last_hidden_state
+    return h.mean((2, 3)) if h.dim() == 4 else h[:, 0]
+
+
+def get_pooled(output: Any) -> Tensor:
     """Return the features of a tower, which are a tensor or, in newer versions of transformers, the pooled output."""
     return output if isinstance(output, Tensor) else output.pooler_output
 

@@ -60,8 +60,8 @@ def load_pretrained(encoder: nn.Module, kind: str, name: str) -> None:
     """Load the pretrained weights of an encoder that was built from `describe_pretrained(kind, name)`."""
     package, _, model = name.partition(":")
     if package == "hf":
-        with _translate_errors(model):
-            weights = _load_hf_weights(model, TOWER_OF_KIND[kind])
+        with translate_hf_errors(model):
+            weights = load_hf_model(model, TOWER_OF_KIND[kind])[0].state_dict()
     else:
         try:
             weights = create_external(package, model, {"pretrained": True}).state_dict()
@@ -139,10 +139,7 @@ def split_source(model: str) -> tuple[str, str | None]:
         return str(folder), None
     name, _, revision = model.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or name.startswith("."):
-        raise ValueError(
-            f"hf:{model}: there is no folder {model!r}, and it is not a name on the Hub (org/name). A run that is "
-            "resumed needs the folder, or a link to it, where it was at the start"
-        )
+        raise ValueError(f"hf:{model}: there is no folder {model!r}, and it is not a name on the Hub (org/name)")
     return name, revision or None
 
 
@@ -152,15 +149,16 @@ def _describe_hf(kind: str, model: str) -> EncoderSpec:
     source, _ = split_source(model)
     name = re.sub(r"[^\w.-]", "-", Path(source).name) if Path(source).is_dir() else source
     describe = DESCRIBE_BY_TOWER[TOWER_OF_KIND[kind]]
-    with _translate_errors(model):
-        config = _read_hf_config(model)
+    with translate_hf_errors(model):
+        config = read_hf_config(model)
         plain = clean_config({**config.to_diff_dict(), "model_type": config.model_type})
         parse_config(plain)  # raises if it cannot be built from plain values
         options, preprocessing, size = describe(model, config)
     return EncoderSpec(kind, f"hf:{name}", {"config": plain, **options}, size, preprocessing)
 
 
-def _describe_text(model: str, config: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+def load_tokenizer(model: str, config: Any) -> tuple[Any, int]:
+    """Return the tokenizer of a model of transformers, and the maximum number of tokens of a text."""
     from transformers import AutoTokenizer
 
     source, revision = split_source(model)
@@ -172,8 +170,16 @@ def _describe_text(model: str, config: Any) -> tuple[dict[str, Any], dict[str, A
     pad_id = tokenizer.pad_token_id or 0
     positions = getattr(getattr(config, "text_config", config), "max_position_embeddings", None) or MAX_TOKENS
     longest = tokenizer.model_max_length
-    max_tokens = min(MAX_TOKENS, longest if longest <= positions else max(1, positions - pad_id - 1))
-    preprocessing = {"tokenizer": tokenizer.backend_tokenizer.to_str(), "max_tokens": max_tokens, "pad_id": pad_id}
+    return tokenizer, min(MAX_TOKENS, longest if longest <= positions else max(1, positions - pad_id - 1))
+
+
+def _describe_text(model: str, config: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    tokenizer, max_tokens = load_tokenizer(model, config)
+    preprocessing = {
+        "tokenizer": tokenizer.backend_tokenizer.to_str(),
+        "max_tokens": max_tokens,
+        "pad_id": tokenizer.pad_token_id or 0,
+    }
     pooling = _read_plain(model, POOLING_FILE)
     return {"pooling": "first" if pooling.get("pooling_mode_cls_token") else "mean"}, preprocessing, 0
 
@@ -208,7 +214,8 @@ def _describe_audio(model: str, _: Any) -> tuple[dict[str, Any], dict[str, Any],
 DESCRIBE_BY_TOWER = {"text": _describe_text, "vision": _describe_image, "audio": _describe_audio}
 
 
-def _load_hf_weights(model: str, tower: Tower) -> Mapping[str, Tensor]:
+def load_hf_model(model: str, tower: Tower) -> tuple[Any, bool]:
+    """Load the part of a model of transformers that encodes one modality, with its weights, as `build_backbone`."""
     from transformers import AutoModel
 
     source, revision = split_source(model)
@@ -219,10 +226,10 @@ def _load_hf_weights(model: str, tower: Tower) -> Mapping[str, Tensor]:
         trust_remote_code=False,
         **LOADING,
     )
-    state, random = _split_loaded(loaded, info, tower, f"hf:{model}")
+    backbone, is_tower, random = _select_loaded(loaded, info, tower, f"hf:{model}")
     if random:
-        logger.warning(f"hf:{model} has no weights for {', '.join(list(random)[:3])}: they are random")
-    return state | random
+        logger.warning(f"hf:{model} has no weights for {', '.join(random[:3])}: they are random")
+    return backbone, is_tower
 
 
 def _rename_hf_weights(
@@ -235,25 +242,29 @@ def _rename_hf_weights(
         complete = type(AutoModel.from_config(model.config))
     with _quiet_transformers():
         loaded, info = complete.from_pretrained(None, config=model.config, state_dict=dict(weights), **LOADING)
-    return _split_loaded(loaded, info, tower, str(path))[0], sorted(info["unexpected_keys"])
+    backbone, _, random = _select_loaded(loaded, info, tower, str(path))
+    state = {name: tensor for name, tensor in backbone.state_dict().items() if name not in random}
+    return state, sorted(info["unexpected_keys"])
 
 
-def _split_loaded(loaded: Any, info: Any, tower: Tower, source: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Select the weights of a modality from those of a loaded model; return those of `source`, and random ones."""
+def _select_loaded(loaded: Any, info: Any, tower: Tower, source: str) -> tuple[Any, bool, list[str]]:
+    """Select the part of a loaded model for a modality; also return the names of its weights that are not in `source`.
+
+    Names change if the part is an encoder of an encoder-decoder, so missing weights are found by identity.
+    """
     for name, given, expected in sorted(info["mismatched_keys"]):
         raise ValueError(f"{source}: {name} is {tuple(given)}, the encoder has {tuple(expected)}")
     state = loaded.state_dict(keep_vars=True)
     missing = {id(state[name]) for name in info["missing_keys"] if name in state}
-    state = select_tower(loaded, tower)[0].state_dict(keep_vars=True)
-    random = {name: tensor for name, tensor in state.items() if id(tensor) in missing}
-    return {name: tensor for name, tensor in state.items() if name not in random}, random
+    backbone, is_tower = select_tower(loaded, tower)
+    random = [name for name, tensor in backbone.state_dict(keep_vars=True).items() if id(tensor) in missing]
+    return backbone, is_tower, sorted(random)
 
 
-def _read_hf_config(model: str) -> Any:
-    try:
-        from transformers import AutoConfig
-    except ImportError as error:
-        raise ValueError(f"hf:{model} needs transformers: pip install 'manyviews[hf]'") from error
+def read_hf_config(model: str) -> Any:
+    """Read the config of a model of transformers."""
+    from transformers import AutoConfig
+
     source, revision = split_source(model)
     return AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
 
@@ -289,7 +300,10 @@ def _strip_prefix(weights: Mapping[str, Tensor], expected: set[str]) -> Mapping[
 @contextmanager
 def _quiet_transformers() -> Iterator[None]:
     """Within this context, transformers prints neither reports nor progress."""
-    from transformers.utils import logging
+    try:
+        from transformers.utils import logging
+    except ImportError as error:
+        raise ValueError("encoders hf:NAME need transformers: pip install 'manyviews[hf]'") from error
 
     level, shows_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -303,20 +317,20 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 @contextmanager
-def _translate_errors(model: str) -> Iterator[None]:
+def translate_hf_errors(model: str) -> Iterator[None]:
     """Within this context, transformers is quiet, and its errors name the model and what to do."""
-    try:
-        with _quiet_transformers():
+    with _quiet_transformers():
+        try:
             yield
-    except Exception as error:  # transformers, safetensors and tokenizers raise errors of their own
-        if isinstance(error, ValueError) and f"hf:{model}" in str(error):
-            raise
-        is_folder = Path(model).expanduser().is_dir()
-        hint = (
-            "the folder needs config.json and model.safetensors, as save_pretrained writes them"
-            if is_folder
-            else f"without a network, fetch it elsewhere (hf download {model.replace('@', ' --revision ')}) and pass "
-            "its folder, as hf:FOLDER"
-        )
-        text = " ".join(str(error).split())[:300].rstrip(".")
-        raise ValueError(f"cannot load hf:{model}: {text}: {hint}") from error
+        except Exception as error:  # transformers, safetensors and tokenizers raise errors of their own
+            if isinstance(error, ValueError) and f"hf:{model}" in str(error):
+                raise
+            is_folder = Path(model).expanduser().is_dir()
+            hint = (
+                "the folder needs config.json and model.safetensors, as save_pretrained writes them"
+                if is_folder
+                else f"without a network, fetch it elsewhere (hf download {model.replace('@', ' --revision ')}) and "
+                "pass its folder, as hf:FOLDER"
+            )
+            text = " ".join(str(error).split())[:300].rstrip(".")
+            raise ValueError(f"cannot load hf:{model}: {text}: {hint}") from error

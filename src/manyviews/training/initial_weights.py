@@ -37,7 +37,13 @@ def find_pretrained(config: Config, modality: str, column: Column) -> EncoderSpe
     try:
         return describe_pretrained(column.kind, name)
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        folder = Path(name.partition(":")[2])
+        # The config of a run has the absolute path.
+        is_moved = folder.is_absolute() and not folder.exists()
+        hint = (
+            ". A run that is resumed needs the folder, or a link to it, where it was at the start" if is_moved else ""
+        )
+        raise ConfigError(f"{error}{hint}") from error
 
 
 def load_initial_weights(config: Config, encoder: MultiViewEncoder, split: Dataset, loader: ViewLoader) -> None:
