@@ -20,6 +20,7 @@ from manyviews.models import (
     HUB_PREFIX,
     WEIGHTS_FILE,
     Encoder,
+    EncoderError,
     LateFusionHead,
     MultiViewEncoder,
     MultiViewHead,
@@ -95,7 +96,10 @@ class Run(RunDirectory):
         missing = [name for name in ("monitor_size", "views", "epochs") if not getattr(self.config, name)]
         if missing and (missing != ["monitor_size"] or self.config.monitor_size is None):
             raise ConfigError(f"config.yaml does not specify {missing[0]}, as that of a run always does")
-        config = read_encoder_config(self.encoder_path) if self.encoder_path.exists() else None
+        try:
+            config = read_encoder_config(self.encoder_path)
+        except (ConfigError, EncoderError):  # not finished, or damaged: the views follow from config.yaml alone
+            config = None
         return TrainingTask(self.config, data, torch.device("cpu"), encoder_config=config)
 
     def limit_cpu_threads(self, data: DatasetDict) -> AbstractContextManager[None]:
