@@ -4,6 +4,8 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -289,3 +291,36 @@ def test_shards_are_read_and_a_truncated_one_is_an_error(models: Path, tmp_path:
     shards[0].write_bytes(shards[0].read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"cannot load hf:.*: the folder needs config.json and model.safetensors"):
         load("text", folder)
+
+
+class Torchvision:
+    """Stands in for torchvision.models, which does not import with every build of torch."""
+
+    trained = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+    calls: ClassVar[list[dict]] = []
+
+    @staticmethod
+    def get_model(_: str) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+
+    @classmethod
+    def get_model_weights(cls, _: str) -> SimpleNamespace:
+        def get_state_dict(**options: object) -> dict:
+            cls.calls.append(options)
+            return cls.trained.state_dict()
+
+        preset = SimpleNamespace(mean=[0.4, 0.5, 0.6], std=[0.2, 0.2, 0.2], crop_size=[224])
+        return SimpleNamespace(DEFAULT=SimpleNamespace(transforms=lambda: preset, get_state_dict=get_state_dict))
+
+
+def test_weights_of_torchvision_are_normalized_for_and_not_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("encoders", "pretrained"):
+        monkeypatch.setattr(f"manyviews.models.{module}.import_external", lambda *_: Torchvision)
+    spec = describe_pretrained("image", "torchvision:any")
+    encoder = build_encoder(spec)
+    load_pretrained(encoder, "image", "torchvision:any")
+    assert spec.size == 224
+    assert Torchvision.calls == [{"progress": False, "check_hash": True, "weights_only": True}]
+    images = torch.rand(2, 3, 8, 8)
+    normalized = (images - torch.tensor([0.4, 0.5, 0.6])[:, None, None]) / 0.2
+    torch.testing.assert_close(encoder(images), Torchvision.trained[:3](normalized))

@@ -58,13 +58,12 @@ def import_external(package: str, model: str) -> Any:
 
 
 def create_external(package: str, model: str, options: Mapping[str, Any]) -> nn.Module:
-    """Build a model of timm or torchvision without its classifier, with `pretrained` weights if asked for."""
+    """Build a model of timm or torchvision without its classifier."""
     library = import_external(package, model)
     if package == "timm":
         encoder: nn.Module = library.create_model(model, num_classes=0, **options)
         return encoder
-    weights = {"weights": "DEFAULT"} if options.get("pretrained") else {}
-    encoder = library.get_model(model, **weights, **{key: options[key] for key in options if key != "pretrained"})
+    encoder = library.get_model(model, **options)
     linears = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
     if not linears:
         raise ValueError(f"torchvision:{model}: cannot find the classifier to remove")

@@ -59,18 +59,28 @@ def describe_pretrained(kind: str, name: str) -> EncoderSpec:
 def load_pretrained(encoder: nn.Module, kind: str, name: str) -> None:
     """Load the pretrained weights of an encoder that was built from `describe_pretrained(kind, name)`."""
     package, _, model = name.partition(":")
+    inner = get_inner_model(encoder)
     if package == "hf":
         with translate_hf_errors(model):
-            weights = load_hf_model(model, TOWER_OF_KIND[kind])[0].state_dict()
-    else:
-        try:
-            weights = create_external(package, model, {"pretrained": True}).state_dict()
-        except (OSError, RuntimeError, ValueError) as error:
-            raise ValueError(
-                f"cannot load the pretrained weights of {name}: {error}. Without a network, fetch them as a "
-                ".safetensors file and use --weights FILE instead of --pretrained"
-            ) from error
-    get_inner_model(encoder).load_state_dict(weights)
+            inner.load_state_dict(load_hf_model(model, TOWER_OF_KIND[kind])[0].state_dict())
+        return
+    try:
+        weights = _load_external_weights(package, model)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ValueError(
+            f"cannot load the pretrained weights of {name}: {str(error).rstrip('.')}. Without a network, fetch them as "
+            "a .safetensors file and use --weights FILE instead of --pretrained"
+        ) from error
+    inner.load_state_dict({key: weights[key] for key in inner.state_dict()})
+
+
+def _load_external_weights(package: str, model: str) -> Mapping[str, Tensor]:
+    if package == "timm":
+        return create_external(package, model, {"pretrained": True}).state_dict()
+    # torchvision's files are pickles, of which only tensors are read here.
+    weights = import_external(package, model).get_model_weights(model).DEFAULT
+    state: Mapping[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    return state
 
 
 def load_weights_file(encoder: nn.Module, kind: str, path: Path) -> None:
@@ -106,7 +116,6 @@ def load_weights_file(encoder: nn.Module, kind: str, path: Path) -> None:
 
 def get_inner_model(encoder: nn.Module) -> nn.Module:
     """Return the model of another library that an encoder wraps, or the encoder itself."""
-    encoder = getattr(encoder, "image_encoder", encoder)
     for name in ("image_encoder", "model"):
         inner = getattr(encoder, name, None)
         encoder = inner if isinstance(inner, nn.Module) else encoder
