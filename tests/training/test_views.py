@@ -300,6 +300,7 @@ def test_absent_views_are_not_loaded(made_data: mv.DatasetDict) -> None:
         ("no images", {"stem": "small"}, "stem is for image or video views, got caption:2 vector"),
         ("no images", {"separate_encoders": True}, "separate_encoders is for image views, got caption:2 vector"),
         ("no images", {"views": "vector:2", "transformer_layers": 1}, "transformer_layers is for sequence or text"),
+        ("no images", {"encoder": ("resnet18",)}, "--encoder resnet18 is for image views, and there are none"),
         ("mixed", {"encoder": ("caption=mlp",)}, "no encoder 'mlp' for text. There are hf:NAME, transformer"),
         ("mixed", {"encoder": ("text=resnet18",)}, "no encoder 'resnet18' for text"),
         ("mixed", {"encoder": ("vector=transformer",)}, "no encoder 'transformer' for vector"),

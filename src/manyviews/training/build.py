@@ -82,6 +82,12 @@ def _check_fields(config: Config, kinds: Collection[str]) -> None:
 
 def _check_encoder_keys(config: Config, keys: set[str]) -> None:
     """Raise a ConfigError for an encoder, or weights, of a modality or kind that does not exist."""
+    unnamed = [name for name in config.encoder if "=" not in name and name not in (*Config.encoder, CUSTOM)]
+    if unnamed and DEFAULT_ENCODER_KIND not in keys:
+        raise ConfigError(
+            f"--encoder {unnamed[-1]} is for {DEFAULT_ENCODER_KIND} views, and there are none: name the modality or "
+            f"kind, as {min(keys)}=NAME"
+        )
     for field, texts, allowed in (
         ("encoder", config.encoder, {*keys, DEFAULT_ENCODER_KIND}),
         ("weights", config.weights, keys),
