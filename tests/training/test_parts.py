@@ -251,7 +251,7 @@ def test_convert_sync_batch_norm_keeps_parameters_and_single_process_output() ->
 def test_learned_temperature_uses_a_fraction_of_the_learning_rate(tmp_path: Path) -> None:
     """At the full rate, SigLIP's temperature becomes infinite within five steps of the default recipe."""
     groups = build_parameter_groups(nn.ModuleList([nn.Linear(3, 4), mv.SigLIPLoss()]), 1e-6)
-    assert [(len(group["params"]), group.get("lr_mult")) for group in groups] == [(1, None), (1, None), (2, 0.01)]
+    assert [(len(group["params"]), group.get("lr_mult")) for group in groups] == [(1, 1.0), (1, 1.0), (2, 0.01)]
     config = mv.Config(
         loss="siglip", epochs=1, max_instances=512, batch_size=64, monitor_size=0, evaluate_at_end=False, cpu_threads=1
     )

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import io
+import logging
 import os
 import re
 import signal
@@ -57,6 +58,7 @@ def _run_command() -> int:
         app.cli(prog="manyviews", description=description, config=TYRO_CONFIG)
         if sys.stdout is not None:
             sys.stdout.flush()
+        _leave_process_group()
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         return 141  # as after SIGPIPE
     except (ValueError, OSError) as error:
@@ -76,6 +78,23 @@ def _run_command() -> int:
         is_child = not is_rank_zero() and PARENT_PID in os.environ
         return 0 if is_child else getattr(stop, "exit_code", 130)
     return 0
+
+
+def _leave_process_group() -> None:
+    """Leave the process group of a finished training; a rank other than zero, which has nothing left to do, exits.
+
+    A normal exit would sometimes abort, in threads of the group that still run while the interpreter is torn down.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    rank = distributed.get_rank()
+    distributed.destroy_process_group()
+    if rank:
+        logging.shutdown()
+        if sys.stderr is not None:
+            sys.stderr.flush()
+        os._exit(0)
 
 
 def _prepare(command: Callable[..., None]) -> Callable[..., None]:
