@@ -11,7 +11,7 @@ help: ## Show this list
 
 setup: $(READY) ## Create .venv with everything installed (the other targets do this if needed)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt hatch_build.py src/manyviews/transforms/_image_ops.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, one_hot, pad
 
+from manyviews.transforms import image_ops
+
 LUMA = (0.299, 0.587, 0.114)
 ORDERS = list(permutations(range(4)))
 """All orders of brightness, contrast, saturation and hue."""
@@ -83,6 +85,15 @@ def gaussian_blur(views: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     padded = pad(views.reshape(1, V * C, H, W), (reach,) * 4, mode="reflect")
     blurred = conv2d(padded, taps[:, None, None, :], groups=V * C)
     return conv2d(blurred, taps[:, None, :, None], groups=V * C).view(V, C, H, W).clamp_(0.0, 1.0)
+
+
+def augment_color_(views: Tensor, factors: Tensor, order: Tensor, grayscale: Tensor) -> Tensor:
+    """Apply color jitter, see `color_jitter_`, and convert the views selected by `grayscale` (V,), in place."""
+    if not image_ops.can_run(views):
+        return grayscale_(color_jitter_(views, factors, order), grayscale)
+    orders = torch.tensor([*ORDERS, (image_ops.SKIP,) * 4])
+    last = torch.where(grayscale, 4, image_ops.SKIP)[:, None]
+    return image_ops.augment_color_(views, factors, torch.cat([orders[order], last], 1))
 
 
 def color_jitter_(views: Tensor, factors: Tensor, order: Tensor) -> Tensor:

@@ -25,19 +25,15 @@ def sample_crop_boxes(
     The area is a uniform fraction of the image area, the aspect ratio (width / height) is log-uniform. The first
     attempt that fits is used, or else the largest central box with an allowed ratio.
     """
-    height, width = sizes.to(torch.float64)[:, None, None].unbind(-1)
-    area_draw, ratio_draw = (
-        uniforms[..., : 2 * MAX_ATTEMPTS].to(torch.float64).unflatten(-1, (2, MAX_ATTEMPTS)).unbind(-2)
-    )
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * area_draw)
-    low, high = (torch.tensor(r, dtype=torch.float64).log() for r in ratio)
-    aspect = torch.exp(low + (high - low) * ratio_draw)
-    w, h = torch.sqrt(area * aspect).round(), torch.sqrt(area / aspect).round()
-    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
-    first = fits.to(torch.uint8).argmax(-1, keepdim=True)
-    h, w, valid = (t.gather(-1, first).squeeze(-1) for t in (h, w, fits))
+    height, width = sizes.to(torch.float64)[:, None].expand(*uniforms.shape[:2], 2).unbind(-1)
+    draws = uniforms[..., : 2 * MAX_ATTEMPTS].unflatten(-1, (2, MAX_ATTEMPTS))
+    h, w, valid = (t.squeeze(-1) for t in _propose_sizes(draws[..., :1], height, width, scale, ratio))
+    # Most views use their first attempt, so that the others are computed for few.
+    rejected = (~valid).nonzero(as_tuple=True)
+    proposed = _propose_sizes(draws[rejected][..., 1:], height[rejected], width[rejected], scale, ratio)
+    first = proposed[2].to(torch.uint8).argmax(-1, keepdim=True)
+    h[rejected], w[rejected], valid[rejected] = (t.gather(-1, first).squeeze(-1) for t in proposed)
 
-    height, width = height.squeeze(-1), width.squeeze(-1)
     image_ratio = width / height
     central_w = torch.where(image_ratio > ratio[1], (height * ratio[1]).round(), width)
     central_h = torch.where(image_ratio < ratio[0], (width / ratio[0]).round(), height)
@@ -46,6 +42,19 @@ def sample_crop_boxes(
     top = torch.where(valid, torch.floor(draw_top * (height - h + 1)), torch.floor((height - h) / 2))
     left = torch.where(valid, torch.floor(draw_left * (width - w + 1)), torch.floor((width - w) / 2))
     return torch.stack([top, left, h, w], -1).to(torch.int64)
+
+
+def _propose_sizes(
+    draws: Tensor, height: Tensor, width: Tensor, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Map uniform numbers (..., 2, A) of A attempts to heights, widths and whether they fit, (..., A) each."""
+    height, width = height[..., None], width[..., None]
+    area_draw, ratio_draw = draws.to(torch.float64).unbind(-2)
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * area_draw)
+    low, high = (torch.tensor(r, dtype=torch.float64).log() for r in ratio)
+    aspect = torch.exp(low + (high - low) * ratio_draw)
+    w, h = torch.sqrt(area * aspect).round(), torch.sqrt(area / aspect).round()
+    return h, w, (w > 0) & (w <= width) & (h > 0) & (h <= height)
 
 
 def make_resize_matrix(start: Tensor, length: Tensor, pixels: int, size: int) -> Tensor:
@@ -82,7 +91,7 @@ def _lookup_resize_matrix(start: Tensor, length: Tensor, hflip: Tensor, pixels: 
 
 
 def crop_resize_batch(images: Tensor, box: Tensor, size: int, hflip: Tensor, out: Tensor) -> None:
-    """Write the boxes (B, N, 4) of images (B, C, H, W) to `out` (B, N, C, size, size), in [0, 1]."""
+    """Write the boxes (B, N, 4) of images (B, C, H, W) to `out` (B, N, C, size, size), in [0, 1], on any device."""
     B, C, H, W = images.shape
     N = box.shape[1]
     top, left, h, w = box.flatten(0, 1).unbind(-1)

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from manyviews.data import pil_to_tensor
-from manyviews.transforms import color, crop
+from manyviews.transforms import color, crop, image_ops
 from manyviews.transforms.transform import ImageBatch, ImageTransform
 from manyviews.utils import draw_uniform
 
@@ -116,6 +116,8 @@ class SimCLRTransform(ImageTransform):
             if not isinstance(images, Tensor):
                 crops = zip(images, boxes, hflip, strict=True)
                 return torch.stack([crop.crop_resize(image, box, self.size, flips) for image, box, flips in crops])
+            if image_ops.can_run(images):
+                return image_ops.crop_resize(images, boxes, self.size, hflip)
             out = images.new_empty(len(images), views, images.shape[1], self.size, self.size, dtype=torch.float32)
             step = max(1, (CHUNK if device.type == "cpu" else 16 * CHUNK) // views)
             for chunk in (slice(start, start + step) for start in range(0, len(images), step)):
@@ -145,8 +147,7 @@ class SimCLRTransform(ImageTransform):
         factors = low + draws[:, :4] * (center + spread - low)
         order = (draws[:, 4] * len(color.ORDERS)).long()
         order = order.masked_fill(draws[:, 5] >= self.jitter_prob, len(color.ORDERS))
-        color.color_jitter_(views, factors, order)
-        color.grayscale_(views, draws[:, 6] < self.grayscale_prob)
+        color.augment_color_(views, factors, order, draws[:, 6] < self.grayscale_prob)
         blurred = (draws[:, 7] < self.blur_prob).nonzero().squeeze(1)
         if len(blurred):
             sigma = 0.2 + 1.8 * draws[blurred, 8]

@@ -1,0 +1,281 @@
+/* Random resized crops and color jitter of images on CPUs: the operations of crop.py and color.py, a view at a time.
+
+A view of 32 x 32 stays in the first cache through all operations, which torch does one by one on whole batches.
+Results equal those of torch up to rounding; tests/transforms/test_image_ops.py compares them. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_CPU
+#endif
+
+/* Functions must be inlined to be compiled for the CPU of their caller. */
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
+enum { BLOCK = 1024, LANES = 32, MAX_THREADS = 64 };
+enum { BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAYSCALE, NUM_STEPS }; /* the first four in the order of color.ORDERS */
+
+INLINE float clamp(float x) { return x < 0.f ? 0.f : x > 1.f ? 1.f : x; }
+
+INLINE float luma(float r, float g, float b) { return 0.299f * r + 0.587f * g + 0.114f * b; }
+
+/* ---- colors ---- */
+
+INLINE void scale(float *restrict x, int64_t n, float factor, float offset) {
+    for (int64_t i = 0; i < n; i++) x[i] = clamp(x[i] * factor + offset);
+}
+
+INLINE void saturate(float *restrict r, float *restrict g, float *restrict b, int64_t n, float factor) {
+    for (int64_t i = 0; i < n; i++) {
+        float gray = luma(r[i], g[i], b[i]) * (1.f - factor);
+        r[i] = clamp(r[i] * factor + gray);
+        g[i] = clamp(g[i] * factor + gray);
+        b[i] = clamp(b[i] * factor + gray);
+    }
+}
+
+/* A channel falls from value to value - chroma while its hue is 1/3 to 1/6 circles away from 1/3; `low` is
+   value - 2 chroma, and chroma is multiplied by 6. */
+INLINE float compute_channel(float low, float chroma, float hue) {
+    float distance = fabsf(hue - floorf(hue) - 1.f / 3.f);
+    distance = distance < 1.f / 6.f ? 1.f / 6.f : distance > 1.f / 3.f ? 1.f / 3.f : distance;
+    return clamp(low + chroma * distance);
+}
+
+INLINE void shift_hue(float *restrict r, float *restrict g, float *restrict b, int64_t n, float shift) {
+    for (int64_t i = 0; i < n; i++) {
+        float red = r[i], green = g[i], blue = b[i];
+        float larger = green > blue ? green : blue, smaller = green > blue ? blue : green;
+        float value = red > larger ? red : larger;
+        float chroma = 6.f * (value - (red < smaller ? red : smaller));
+        float hue = value == red     ? green - blue
+                    : value == green ? blue - red + chroma * (1.f / 3.f)
+                                     : red - green + chroma * (2.f / 3.f);
+        /* In circles, and at least 0 after a shift of up to half a circle back; a gray pixel has the hue 0. */
+        hue = hue / (chroma > 1e-30f ? chroma : 1e-30f) + (shift + 1.f);
+        float low = value - chroma * (1.f / 3.f);
+        r[i] = compute_channel(low, chroma, hue + 5.f / 6.f);
+        g[i] = compute_channel(low, chroma, hue + 3.f / 6.f);
+        b[i] = compute_channel(low, chroma, hue + 1.f / 6.f);
+    }
+}
+
+INLINE void convert_to_gray(float *restrict r, float *restrict g, float *restrict b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) r[i] = g[i] = b[i] = luma(r[i], g[i], b[i]);
+}
+
+/* The mean gray value, rounded to an integer of 0 to 255 as in PIL. */
+INLINE float compute_mean_gray(const float *view, int64_t pixels) {
+    double total = 0.;
+    for (int64_t start = 0; start < pixels; start += BLOCK) {
+        const float *r = view + start, *g = r + pixels, *b = g + pixels;
+        int64_t n = pixels - start < BLOCK ? pixels - start : BLOCK;
+        float sum = 0.f;
+        for (int64_t i = 0; i < n; i++) sum += luma(r[i], g[i], b[i]);
+        total += sum;
+    }
+    return rintf((float)(total / pixels * 255.)) / 255.f;
+}
+
+/* `steps` lists operations; other numbers are skipped. Operations between two contrasts need no mean, so they are
+   applied block by block. */
+FOR_EACH_CPU static void augment_view(float *view, int64_t pixels, const float *factors, const int64_t *steps) {
+    for (int first = 0, last; first < NUM_STEPS; first = last) {
+        float mean = steps[first] == CONTRAST ? compute_mean_gray(view, pixels) : 0.f;
+        for (last = first + 1; last < NUM_STEPS && steps[last] != CONTRAST;) last++;
+        for (int64_t start = 0; start < pixels; start += BLOCK) {
+            float *r = view + start, *g = r + pixels, *b = g + pixels;
+            int64_t n = pixels - start < BLOCK ? pixels - start : BLOCK;
+            for (int step = first; step < last; step++) {
+                int64_t operation = steps[step];
+                float factor = operation >= 0 && operation < GRAYSCALE ? factors[operation] : 0.f;
+                if (operation == BRIGHTNESS || operation == CONTRAST) {
+                    float offset = operation == CONTRAST ? mean * (1.f - factor) : 0.f;
+                    scale(r, n, factor, offset), scale(g, n, factor, offset), scale(b, n, factor, offset);
+                } else if (operation == SATURATION) {
+                    saturate(r, g, b, n, factor);
+                } else if (operation == HUE) {
+                    shift_hue(r, g, b, n, factor);
+                } else if (operation == GRAYSCALE) {
+                    convert_to_gray(r, g, b, n);
+                }
+            }
+        }
+    }
+}
+
+/* ---- crops ---- */
+
+/* Weights of the pixels of a row of `length` that each output position sees, as crop.make_resize_matrix. Weight k of
+   position i is weights[k * size + i], and that of the pixel starts[i] + k. Returns the number of weights of a position,
+   which is at most 4 max(1, length / size) + 2. */
+INLINE int64_t make_weights(int64_t length, int64_t size, int flip, float *restrict weights,
+                                   int32_t *restrict starts, float *restrict sums) {
+    float step = (float)length / size, stretch = step > 1.f ? step : 1.f;
+    int64_t count = (int64_t)(4.f * stretch) + 2;
+    count = count < length ? count : length;
+    float max_start = length - count;
+    for (int32_t i = 0; i < size; i++) {
+        float start = floorf(((flip ? size - 1 - i : i) + 0.5f) * step - 2.f * stretch);
+        starts[i] = (int32_t)(start < 0.f ? 0.f : start > max_start ? max_start : start);
+        sums[i] = 0.f;
+    }
+    for (int64_t k = 0; k < count; k++) {
+        float *restrict row = weights + k * size;
+        for (int32_t i = 0; i < size; i++) {
+            float center = ((flip ? size - 1 - i : i) + 0.5f) * step;
+            float x = fabsf((starts[i] + k + 0.5f - center) / stretch);
+            float u = 1.f - x, v = x < 2.f ? 2.f - x : 0.f, inner = u > 0.f ? u : 0.f;
+            row[i] = 0.5f * u * v * v + (1.f - 2.f * u) * inner * inner;
+            sums[i] += row[i];
+        }
+    }
+    for (int64_t k = 0; k < count; k++)
+        for (int64_t i = 0; i < size; i++) weights[k * size + i] /= sums[i];
+    return count;
+}
+
+typedef struct {
+    const uint8_t *images; /* (B, C, H, W) */
+    const int64_t *boxes;  /* (B, N, 4): top, left, height, width */
+    const uint8_t *hflip;  /* (B, N) */
+    float *views;          /* (B, N, C, size, size) */
+    int64_t num_views, channels, height, width, size;
+} Crops;
+
+typedef struct {
+    float *across, *down, *sums;    /* weights, and their sums */
+    float *pixels, *rows, *line;    /* a box, transposed; resized across, transposed back; and a row of a result */
+    int32_t *lefts, *tops;
+} Buffers;
+
+/* The distance between rows of `length` numbers that are read LANES at a time. */
+INLINE int64_t pad(int64_t length) { return (length + LANES - 1) / LANES * LANES; }
+
+/* out (stride) = the sum of `count` rows (count, stride), weighted by every `size`-th of the weights. */
+INLINE void sum_rows(const float *restrict rows, int64_t stride, const float *restrict weights, int64_t size,
+                     int64_t count, float *restrict out) {
+    for (int64_t x = 0; x < stride; x += LANES) {
+        float sums[LANES] = {0.f};
+        for (int64_t k = 0; k < count; k++)
+            for (int i = 0; i < LANES; i++) sums[i] += weights[k * size] * rows[k * stride + x + i];
+        for (int i = 0; i < LANES; i++) out[x + i] = sums[i];
+    }
+}
+
+/* Resize across, on the transposed box, then down, so that all sums are of adjacent numbers. */
+FOR_EACH_CPU static void crop_view(const Crops *c, int64_t v, const Buffers *t) {
+    const int64_t *box = c->boxes + 4 * v, size = c->size, channels = c->channels, height = box[2], width = box[3];
+    const int64_t column_stride = pad(channels * height), row_stride = pad(channels * size);
+    const uint8_t *image = c->images + v / c->num_views * channels * c->height * c->width;
+    for (int64_t channel = 0; channel < channels; channel++)
+        for (int64_t y = 0; y < height; y++) {
+            const uint8_t *restrict row = image + (channel * c->height + box[0] + y) * c->width + box[1];
+            float *restrict column = t->pixels + channel * height + y;
+            for (int64_t x = 0; x < width; x++) column[x * column_stride] = row[x] * (1.f / 255.f);
+        }
+    int64_t count = make_weights(width, size, c->hflip[v], t->across, t->lefts, t->sums);
+    for (int64_t x = 0; x < size; x++) {
+        float *restrict column = t->line;
+        sum_rows(t->pixels + t->lefts[x] * column_stride, column_stride, t->across + x, size, count, column);
+        for (int64_t channel = 0; channel < channels; channel++)
+            for (int64_t y = 0; y < height; y++)
+                t->rows[y * row_stride + channel * size + x] = column[channel * height + y];
+    }
+    count = make_weights(height, size, 0, t->down, t->tops, t->sums);
+    for (int64_t y = 0; y < size; y++) {
+        float *restrict row = t->line;
+        sum_rows(t->rows + t->tops[y] * row_stride, row_stride, t->down + y, size, count, row);
+        for (int64_t channel = 0; channel < channels; channel++) {
+            float *restrict out = c->views + ((v * channels + channel) * size + y) * size;
+            for (int64_t x = 0; x < size; x++) out[x] = clamp(row[channel * size + x]);
+        }
+    }
+}
+
+/* ---- threads ---- */
+
+typedef struct {
+    int64_t start, stop;
+    const Crops *crops;
+    float *views;
+    int64_t pixels;
+    const float *factors;
+    const int64_t *steps;
+    int failed;
+} Part;
+
+static void *augment_part(void *argument) {
+    Part *part = argument;
+    for (int64_t v = part->start; v < part->stop; v++)
+        augment_view(part->views + v * 3 * part->pixels, part->pixels, part->factors + v * GRAYSCALE,
+                     part->steps + v * NUM_STEPS);
+    return NULL;
+}
+
+static void *crop_part(void *argument) {
+    Part *part = argument;
+    const Crops *c = part->crops;
+    int64_t size = c->size, longest = c->height > c->width ? c->height : c->width;
+    int64_t column_stride = pad(c->channels * c->height), row_stride = pad(c->channels * size);
+    size_t num_weights = 4 * longest + 6 * size, num_pixels = c->width * column_stride;
+    size_t line_length = column_stride > row_stride ? column_stride : row_stride, num_rows = c->height * row_stride;
+    Buffers t;
+    /* Zeros, because the ends of padded rows are read. */
+    float *memory = calloc(2 * num_weights + size + num_pixels + line_length + num_rows, sizeof(float));
+    int32_t *starts = malloc(2 * size * sizeof(int32_t));
+    part->failed = !memory || !starts;
+    if (!part->failed) {
+        t.across = memory, t.down = t.across + num_weights, t.sums = t.down + num_weights;
+        t.pixels = t.sums + size, t.rows = t.pixels + num_pixels, t.line = t.rows + num_rows;
+        t.lefts = starts, t.tops = starts + size;
+        for (int64_t v = part->start; v < part->stop; v++) crop_view(c, v, &t);
+    }
+    free(memory), free(starts);
+    return NULL;
+}
+
+/* Do all views in parts, one a thread. Threads are started for each call, so that a forked process can call too. */
+static int run_parts(void *(*run)(void *), Part whole, int64_t count, int64_t threads) {
+    Part parts[MAX_THREADS];
+    pthread_t ids[MAX_THREADS];
+    int started[MAX_THREADS] = {0}, failed = 0;
+    threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+    for (int64_t i = 0; i < threads; i++) {
+        parts[i] = whole;
+        parts[i].start = count * i / threads, parts[i].stop = count * (i + 1) / threads;
+        started[i] = i > 0 && !pthread_create(&ids[i], NULL, run, &parts[i]);
+    }
+    for (int64_t i = 0; i < threads; i++)
+        if (!started[i]) run(&parts[i]);
+    for (int64_t i = 0; i < threads; i++) {
+        if (started[i]) pthread_join(ids[i], NULL);
+        failed |= parts[i].failed;
+    }
+    return failed;
+}
+
+/* Augment the colors of views (count, 3, pixels) in place, with factors (count, 4) and operations (count, 5). */
+int augment_color(float *views, int64_t count, int64_t pixels, const float *factors, const int64_t *steps,
+                  int64_t threads) {
+    Part whole = {.views = views, .pixels = pixels, .factors = factors, .steps = steps};
+    return run_parts(augment_part, whole, count, threads);
+}
+
+/* Crop, resize and flip images (count, channels, height, width) to views (count, num_views, channels, size, size). */
+int crop_resize(const uint8_t *images, int64_t count, int64_t num_views, int64_t channels, int64_t height,
+                int64_t width, const int64_t *boxes, const uint8_t *hflip, int64_t size, float *views,
+                int64_t threads) {
+    Crops crops = {images, boxes, hflip, views, num_views, channels, height, width, size};
+    return run_parts(crop_part, (Part){.crops = &crops}, count * num_views, threads);
+}
