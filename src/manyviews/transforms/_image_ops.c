@@ -22,8 +22,8 @@ Results equal those of torch up to rounding; tests/transforms/test_image_ops.py 
 #define INLINE static inline
 #endif
 
-enum { BLOCK = 1024, LANES = 32, MAX_THREADS = 64 };
-enum { BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAYSCALE, NUM_STEPS }; /* the first four in the order of color.ORDERS */
+enum { BLOCK = 1024, LANES = 32, VIEWS_AT_ONCE = 8, MAX_THREADS = 64 };
+enum { BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAYSCALE, NUM_OPERATIONS }; /* the first four in the order of color.ORDERS */
 
 INLINE float clamp(float x) { return x < 0.f ? 0.f : x > 1.f ? 1.f : x; }
 
@@ -87,17 +87,17 @@ INLINE float compute_mean_gray(const float *view, int64_t pixels) {
     return rintf((float)(total / pixels * 255.)) / 255.f;
 }
 
-/* `steps` lists operations; other numbers are skipped. Operations between two contrasts need no mean, so they are
+/* Other numbers than those of operations are skipped. Operations between two contrasts need no mean, so they are
    applied block by block. */
-FOR_EACH_CPU static void augment_view(float *view, int64_t pixels, const float *factors, const int64_t *steps) {
-    for (int first = 0, last; first < NUM_STEPS; first = last) {
-        float mean = steps[first] == CONTRAST ? compute_mean_gray(view, pixels) : 0.f;
-        for (last = first + 1; last < NUM_STEPS && steps[last] != CONTRAST;) last++;
+FOR_EACH_CPU static void augment_view(float *view, int64_t pixels, const float *factors, const int64_t *operations) {
+    for (int first = 0, last; first < NUM_OPERATIONS; first = last) {
+        float mean = operations[first] == CONTRAST ? compute_mean_gray(view, pixels) : 0.f;
+        for (last = first + 1; last < NUM_OPERATIONS && operations[last] != CONTRAST;) last++;
         for (int64_t start = 0; start < pixels; start += BLOCK) {
             float *r = view + start, *g = r + pixels, *b = g + pixels;
             int64_t n = pixels - start < BLOCK ? pixels - start : BLOCK;
-            for (int step = first; step < last; step++) {
-                int64_t operation = steps[step];
+            for (int i = first; i < last; i++) {
+                int64_t operation = operations[i];
                 float factor = operation >= 0 && operation < GRAYSCALE ? factors[operation] : 0.f;
                 if (operation == BRIGHTNESS || operation == CONTRAST) {
                     float offset = operation == CONTRAST ? mean * (1.f - factor) : 0.f;
@@ -120,7 +120,7 @@ FOR_EACH_CPU static void augment_view(float *view, int64_t pixels, const float *
    position i is weights[k * size + i], and that of the pixel starts[i] + k. Returns the number of weights of a position,
    which is at most 4 max(1, length / size) + 2. */
 INLINE int64_t make_weights(int64_t length, int64_t size, int flip, float *restrict weights,
-                                   int32_t *restrict starts, float *restrict sums) {
+                            int32_t *restrict starts, float *restrict sums) {
     float step = (float)length / size, stretch = step > 1.f ? step : 1.f;
     int64_t count = (int64_t)(4.f * stretch) + 2;
     count = count < length ? count : length;
@@ -206,26 +206,33 @@ FOR_EACH_CPU static void crop_view(const Crops *c, int64_t v, const Buffers *t) 
 /* ---- threads ---- */
 
 typedef struct {
-    int64_t start, stop;
     const Crops *crops;
     float *views;
     int64_t pixels;
     const float *factors;
-    const int64_t *steps;
+    const int64_t *operations;
+    int64_t count, next; /* views, and the first one that no thread has taken */
     int failed;
-} Part;
+} Work;
 
-static void *augment_part(void *argument) {
-    Part *part = argument;
-    for (int64_t v = part->start; v < part->stop; v++)
-        augment_view(part->views + v * 3 * part->pixels, part->pixels, part->factors + v * GRAYSCALE,
-                     part->steps + v * NUM_STEPS);
-    return NULL;
+/* Take the next views; 0 if there are none left. */
+static int take_views(Work *work, int64_t *start, int64_t *stop) {
+    *start = __atomic_fetch_add(&work->next, VIEWS_AT_ONCE, __ATOMIC_RELAXED);
+    *stop = *start + VIEWS_AT_ONCE < work->count ? *start + VIEWS_AT_ONCE : work->count;
+    return *start < work->count;
 }
 
-static void *crop_part(void *argument) {
-    Part *part = argument;
-    const Crops *c = part->crops;
+static void augment_views(void *argument) {
+    Work *work = argument;
+    for (int64_t v, stop; take_views(work, &v, &stop);)
+        for (; v < stop; v++)
+            augment_view(work->views + v * 3 * work->pixels, work->pixels, work->factors + v * GRAYSCALE,
+                         work->operations + v * NUM_OPERATIONS);
+}
+
+static void crop_views(void *argument) {
+    Work *work = argument;
+    const Crops *c = work->crops;
     int64_t size = c->size, longest = c->height > c->width ? c->height : c->width;
     int64_t column_stride = pad(c->channels * c->height), row_stride = pad(c->channels * size);
     size_t num_weights = 4 * longest + 6 * size, num_pixels = c->width * column_stride;
@@ -234,42 +241,61 @@ static void *crop_part(void *argument) {
     /* Zeros, because the ends of padded rows are read. */
     float *memory = calloc(2 * num_weights + size + num_pixels + line_length + num_rows, sizeof(float));
     int32_t *starts = malloc(2 * size * sizeof(int32_t));
-    part->failed = !memory || !starts;
-    if (!part->failed) {
+    if (!memory || !starts) {
+        work->failed = 1;
+    } else {
         t.across = memory, t.down = t.across + num_weights, t.sums = t.down + num_weights;
         t.pixels = t.sums + size, t.rows = t.pixels + num_pixels, t.line = t.rows + num_rows;
         t.lefts = starts, t.tops = starts + size;
-        for (int64_t v = part->start; v < part->stop; v++) crop_view(c, v, &t);
+        for (int64_t v, stop; take_views(work, &v, &stop);)
+            for (; v < stop; v++) crop_view(c, v, &t);
     }
     free(memory), free(starts);
+}
+
+/* The OpenMP of GCC, which torch has loaded, or NULL. Its threads wait actively for some milliseconds after each
+   operation of torch, so that other threads would have to share the cores with them. */
+#ifdef __linux__
+extern void GOMP_parallel(void (*run)(void *), void *argument, unsigned threads, unsigned flags)
+    __attribute__((weak));
+#else
+static void (*const GOMP_parallel)(void (*run)(void *), void *argument, unsigned threads, unsigned flags) = NULL;
+#endif
+
+typedef struct {
+    void (*run)(void *);
+    void *argument;
+} Call;
+
+static void *call(void *argument) {
+    Call *call = argument;
+    call->run(call->argument);
     return NULL;
 }
 
-/* Do all views in parts, one a thread. Threads are started for each call, so that a forked process can call too. */
-static int run_parts(void *(*run)(void *), Part whole, int64_t count, int64_t threads) {
-    Part parts[MAX_THREADS];
-    pthread_t ids[MAX_THREADS];
-    int started[MAX_THREADS] = {0}, failed = 0;
-    threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
-    for (int64_t i = 0; i < threads; i++) {
-        parts[i] = whole;
-        parts[i].start = count * i / threads, parts[i].stop = count * (i + 1) / threads;
-        started[i] = i > 0 && !pthread_create(&ids[i], NULL, run, &parts[i]);
+static int run_threads(void (*run)(void *), Work *work, int64_t threads) {
+    int64_t useful = (work->count + VIEWS_AT_ONCE - 1) / VIEWS_AT_ONCE;
+    threads = threads > MAX_THREADS ? MAX_THREADS : threads;
+    if (threads <= 1 || useful <= 1) {
+        run(work);
+    } else if (GOMP_parallel) {
+        GOMP_parallel(run, work, (unsigned)threads, 0);
+    } else {
+        pthread_t others[MAX_THREADS];
+        int64_t started = 0;
+        Call each = {run, work};
+        while (started < threads - 1 && !pthread_create(&others[started], NULL, call, &each)) started++;
+        run(work);
+        while (started > 0) pthread_join(others[--started], NULL);
     }
-    for (int64_t i = 0; i < threads; i++)
-        if (!started[i]) run(&parts[i]);
-    for (int64_t i = 0; i < threads; i++) {
-        if (started[i]) pthread_join(ids[i], NULL);
-        failed |= parts[i].failed;
-    }
-    return failed;
+    return work->failed;
 }
 
 /* Augment the colors of views (count, 3, pixels) in place, with factors (count, 4) and operations (count, 5). */
-int augment_color(float *views, int64_t count, int64_t pixels, const float *factors, const int64_t *steps,
+int augment_color(float *views, int64_t count, int64_t pixels, const float *factors, const int64_t *operations,
                   int64_t threads) {
-    Part whole = {.views = views, .pixels = pixels, .factors = factors, .steps = steps};
-    return run_parts(augment_part, whole, count, threads);
+    Work work = {.views = views, .pixels = pixels, .factors = factors, .operations = operations, .count = count};
+    return run_threads(augment_views, &work, threads);
 }
 
 /* Crop, resize and flip images (count, channels, height, width) to views (count, num_views, channels, size, size). */
@@ -277,5 +303,6 @@ int crop_resize(const uint8_t *images, int64_t count, int64_t num_views, int64_t
                 int64_t width, const int64_t *boxes, const uint8_t *hflip, int64_t size, float *views,
                 int64_t threads) {
     Crops crops = {images, boxes, hflip, views, num_views, channels, height, width, size};
-    return run_parts(crop_part, (Part){.crops = &crops}, count * num_views, threads);
+    Work work = {.crops = &crops, .count = count * num_views};
+    return run_threads(crop_views, &work, threads);
 }
