@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Row
+from manyviews.utils import describe_machine
 
 SUITES = ("losses", "views", "training", "evaluation")
 PACKAGES = ("manyviews", "torch", "numpy", "pillow", "pytorch-metric-learning", "lightly")
@@ -31,13 +32,10 @@ COLUMNS = ("workload", "baseline", "threads", "cost", "baseline cost", "ratio", 
 
 def describe_environment() -> dict[str, Any]:
     """Return date, machine, system and versions."""
-    cpu = Path("/proc/cpuinfo")
-    lines = cpu.read_text().splitlines() if cpu.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     installed = {distribution.name.lower(): distribution.version for distribution in distributions()}
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "machine": f"{models[0] if models else platform.processor()}, {platform.machine()}, {os.cpu_count()} cores",
+        "machine": describe_machine(),
         "system": platform.system(),
         "versions": {
             "python": platform.python_version(),

@@ -36,7 +36,8 @@ from manyviews.loading import choose_eval_batch_size
 from manyviews.models import Encoder, EncoderConfig, EncoderError, EncoderSpec, MultiViewEncoder, serialize_module
 from manyviews.models import serialization as saved
 from manyviews.report import write_report
-from manyviews.reproduce import Trial
+from manyviews.reproduce import Trial, TrialStore
+from manyviews.reproduce.store import compact_result
 from manyviews.runs import Run, load_encoder
 from manyviews.training import Config, ConfigError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
@@ -261,7 +262,7 @@ def test_pipes_in_a_run_are_refused(tmp_path: Path, finished_run: Path) -> None:
             write_report([run], tmp_path / "report.html")
     trial = Trial(Config())
     make_pipe(tmp_path / trial.name / trial.result_filename)
-    assert trial.load_result(tmp_path) is None
+    assert trial.load_result(TrialStore(tmp_path)) is None
 
 
 def test_errors_name_the_kind_of_irregular_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -482,10 +483,10 @@ def test_an_invalid_trial_result_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / trial.name / trial.result_filename
     path.parent.mkdir()
     path.write_text(MODALITIES.to_json())
-    assert trial.load_result(tmp_path) == MODALITIES
+    assert trial.load_result(TrialStore(tmp_path)) == compact_result(MODALITIES)
     for invalid in ("[]", "{}", "[" * 10**5, *(text for text, _ in DAMAGED)):
         path.write_text(invalid)
-        assert trial.load_result(tmp_path) is None
+        assert trial.load_result(TrialStore(tmp_path)) is None
 
 
 def test_damaged_metrics_are_an_error(tmp_path: Path, finished_run: Path) -> None:

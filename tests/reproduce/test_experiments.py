@@ -16,6 +16,7 @@ from manyviews.reproduce import (
     ReproduceOptions,
     Trial,
     TrialRunner,
+    TrialStore,
     estimate_seconds,
     make_trials,
     paper_values,
@@ -33,6 +34,7 @@ from manyviews.reproduce.experiments import LEARNING_RATES
 from manyviews.reproduce.pivot_tables import format_long_csv, make_pivot_tables
 from manyviews.reproduce.results import METRICS, Results
 from manyviews.reproduce.search import select_candidates
+from manyviews.reproduce.store import compact_result
 from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
 from manyviews.reproduce.trials import Coordinates, run_trial
 from manyviews.training import RECIPES, ConfigError, Trainer, TrainingInterrupted
@@ -196,13 +198,13 @@ def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
     with pytest.raises(TrainingInterrupted):
         train(other.config, output=here.folder / other.name, quiet=True)
     monkeypatch.undo()
-    assert [trial.get_state(here.folder) for trial in (good, other)] == ["to do", "started"]
+    assert [trial.get_state(here.store) for trial in (good, other)] == ["to do", "started"]
 
     failed = here.run([good, bad, other, good])
     assert list(failed) == [bad.name]
     assert "ConfigError: a batch of 1000 is larger than the 64 training instances" in failed[bad.name]
     assert messages[0] == "0 of 3 trials are done, 3 to run"
-    assert [trial.get_state(here.folder) for trial in (good, other, bad)] == ["done", "done", "to do"]
+    assert [trial.get_state(here.store) for trial in (good, other, bad)] == ["done", "done", "to do"]
     assert "resuming at step 1" in (here.folder / other.name / "log.txt").read_text()
 
     before = {path: path.stat().st_mtime_ns for path in here.folder.rglob("*") if path.is_file()}
@@ -212,9 +214,9 @@ def test_trials_run_once_in_any_process_and_failures_do_not_stop_others(
 
     submitted = TrialRunner(cluster, "slurm", slurm={"cluster": "local", "timeout_min": 5}, log=messages.append)
     assert submitted.run([good]) == {}
-    run_trial(other.to_spec(tmp_path / "process"))
+    run_trial(other.to_spec(TrialStore(tmp_path / "process")))
     for trial, folder in ((good, cluster), (other, tmp_path / "process")):
-        first, second = (trial.load_result(where) for where in (here.folder, folder))
+        first, second = (trial.load_result(TrialStore(where)) for where in (here.folder, folder))
         assert first == second
         weights = [(where / trial.name / "encoder.safetensors").read_bytes() for where in (here.folder, folder)]
         assert weights[0] == weights[1]
@@ -225,23 +227,27 @@ def test_runs_of_another_config_and_damaged_results_are_rejected(tmp_path: Path)
     other = dataclasses.replace(trial.config, embed_dim=8)
     train(other, output=tmp_path / trial.name, quiet=True)
     with pytest.raises(ConfigError, match=r"cannot resume .* with changed fields: embed_dim 8 -> 16"):
-        run_trial(trial.to_spec(tmp_path))
+        run_trial(trial.to_spec(TrialStore(tmp_path)))
     for damage in ("{", "{}", "[]", *(text for text, _ in DAMAGED)):
         (tmp_path / trial.name / trial.result_filename).write_text(damage)
-        assert trial.get_state(tmp_path) == "started"
+        assert trial.get_state(TrialStore(tmp_path)) == "started"
 
 
 def test_trial_with_a_damaged_result_is_evaluated_again(tmp_path: Path) -> None:
     (trial,) = make_small_trials(1)
-    run_trial(trial.to_spec(tmp_path))
+    store = TrialStore(tmp_path)
+    run_trial(trial.to_spec(store))
     run = tmp_path / trial.name
-    encoder, result = (run / "encoder.safetensors").stat().st_mtime_ns, trial.load_result(tmp_path)
+    encoder, result = (run / "encoder.safetensors").stat().st_mtime_ns, trial.load_result(store)
     assert result is not None
+    store.path.unlink()
     for file in (trial.result_filename, "evaluation.json"):
         (run / file).write_text(DAMAGED[0][0])
-    assert trial.load_result(tmp_path) is None
-    run_trial(trial.to_spec(tmp_path))
-    assert trial.load_result(tmp_path) == load_evaluation(run) == result
+    assert trial.load_result(store) is None
+    run_trial(trial.to_spec(store))
+    evaluation = load_evaluation(run)
+    assert evaluation is not None
+    assert trial.load_result(store) == compact_result(evaluation) == result
     assert (run / "encoder.safetensors").stat().st_mtime_ns == encoder  # it was not trained again
 
 
@@ -340,7 +346,7 @@ def test_regression_layers_are_pooled_over_seeds(tmp_path: Path) -> None:
     for trial in trials:
         probes = tuple({"Has0_acc_2": 0.7 + 0.1 * trial.config.seed, "MAE": 0.5 + i} for i in range(3))
         write_result(tmp_path, trial, {"trained": Score(probes=probes)})
-    results = Results.collect(trials, tmp_path, EXPERIMENTS["multimodal"].metrics)
+    results = Results.collect(trials, TrialStore(tmp_path), EXPERIMENTS["multimodal"].metrics)
     tables = {table.title: table for table in make_pivot_tables(EXPERIMENTS["multimodal"], results, paper=False)}
     assert list(tables) == ["Has0_acc_2, %", "MAE"]
     assert tables["MAE"].header == ("loss", "q")
@@ -355,13 +361,13 @@ def test_subsets_and_baselines_are_averaged_over_seeds(tmp_path: Path) -> None:
         subset = SubsetScore(("text",), 30, {"raw": {"accuracy": 0.25, "F1": 0.1}, "per_subset": metrics}, metrics)
         scores = {"raw_features": Score(linear=accuracy / 2), "trained": Score(linear=0.9)}
         write_result(tmp_path, trial, scores, modalities=("text",), subsets=(subset,), test_instances=40)
-    (table,) = make_subset_tables(trials, tmp_path)
+    (table,) = make_subset_tables(trials, TrialStore(tmp_path))
     assert table.title == "Accuracy by subset of modalities: q, mv-dhel"
     assert table.list_texts() == [
         ["modalities", "raw features, probe per subset", "probe per subset"],
         ["text (30)", "25.0% ± 0.0", "55.0% ± 7.1"],
     ]
-    (table,) = make_baseline_tables(trials, tmp_path)
+    (table,) = make_baseline_tables(trials, TrialStore(tmp_path))
     assert table.list_texts() == [
         ["data", "majority", "raw features", "untrained encoder"],
         ["q", "", "27.5% ± 3.5", ""],
@@ -369,15 +375,15 @@ def test_subsets_and_baselines_are_averaged_over_seeds(tmp_path: Path) -> None:
     for trial in trials:
         probes = ({"MAE": 1.0 + trial.config.seed},)
         write_result(tmp_path, trial, dict.fromkeys(("majority", "raw_features", "trained"), Score(probes=probes)))
-    (table,) = make_baseline_tables(trials, tmp_path)
+    (table,) = make_baseline_tables(trials, TrialStore(tmp_path))
     assert table.list_texts()[1] == ["q", "1.500 ± 0.707", "1.500 ± 0.707", ""]
-    assert list(make_subset_tables(trials, tmp_path)) == []
+    assert list(make_subset_tables(trials, TrialStore(tmp_path))) == []
 
 
 def test_the_papers_values_appear_only_for_its_setting(tmp_path: Path) -> None:
     trials = make_grid("table1", ReproduceOptions())
     write_results(tmp_path, trials, SCORES)
-    results = Results.collect(trials, tmp_path, ("linear",))
+    results = Results.collect(trials, TrialStore(tmp_path), ("linear",))
     (table,) = make_pivot_tables(EXPERIMENTS["table1"], results, paper=False)
     assert table.list_texts()[1] == ["cifar10", "pwe", "50.0", "50.0", "50.0"]
     assert format_long_csv(EXPERIMENTS["table1"], results, paper=False).splitlines()[1].endswith("50,")
@@ -480,7 +486,8 @@ def test_learning_rate_is_selected_on_the_validation_split(tmp_path: Path) -> No
     searched: list[Trial] = []
 
     class FakeRunner(TrialRunner):
-        def run(self, trials: list[Trial]) -> dict[str, str]:
+        def run(self, trials: list[Trial], keep_runs: bool | None = None) -> dict[str, str]:
+            assert keep_runs  # the selected run is evaluated again
             searched.extend(trials)
             for trial in trials:
                 # pvc is best at the middle rate, mv-dhel at the smallest.
@@ -614,7 +621,7 @@ def test_table_written_meanwhile_by_another_process_is_kept(tmp_path: Path) -> N
     options = ReproduceOptions(views=(2,), losses=("mv-dhel",))
 
     class SlowRunner(TrialRunner):
-        def run(self, trials: list[Trial]) -> dict[str, str]:
+        def run(self, trials: list[Trial], keep_runs: bool | None = None) -> dict[str, str]:
             write_results(self.folder, trials, SCORES)
             (tmp_path / "table1.md").write_text("Made by `manyviews reproduce table1 --seeds 5`.")
             return {}

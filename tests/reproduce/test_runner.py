@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from manyviews.reproduce import TrialRunner
+from manyviews.reproduce import TrialRunner, TrialStore
 from manyviews.training import SignalCatcher
 from tests.helpers.tiny_run import ENVIRONMENT, last_checkpoint
 from tests.reproduce.test_experiments import make_small_trials
@@ -132,7 +132,7 @@ def test_a_trial_abandoned_by_another_process_is_taken_over(tmp_path: Path) -> N
     """Another process holds the lock until it is killed."""
     (trial,) = make_small_trials(1)
     code = "import fcntl, sys, time; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print(flush=True); time.sleep(300)"
-    with trial.lock(tmp_path):
+    with trial.lock(TrialStore(tmp_path)):
         (lock,) = (tmp_path / ".locks").iterdir()
     other = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE)
     messages = []
@@ -151,7 +151,7 @@ def test_a_trial_abandoned_by_another_process_is_taken_over(tmp_path: Path) -> N
         other.communicate()
     assert messages[1].endswith("seed 0: another process is running it")
     assert "done (" in messages[2]
-    assert trial.get_state(tmp_path) == "done"
+    assert trial.get_state(TrialStore(tmp_path)) == "done"
 
 
 def test_sighup_stops_training_unless_ignored() -> None:

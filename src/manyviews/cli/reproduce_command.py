@@ -19,7 +19,9 @@ def reproduce_command(
     output: Annotated[Path, OutputFlag] = Path("results"),
     overwrite: bool = False,
     runs: OptionalPath = None,
-    launcher: Literal["local", "slurm"] = "local",
+    store: OptionalPath = None,
+    keep_runs: bool = True,
+    launcher: Literal["local", "slurm", "none"] = "local",
     jobs: int = 1,
     slurm: Annotated[tuple[str, ...], Unset] = (),
     dry_run: bool = False,
@@ -36,7 +38,10 @@ def reproduce_command(
         output: Folder of the tables and figures. A table made with other options is not replaced.
         overwrite: Replace a table made with other options.
         runs: Folder of the runs, which tables may share. Default: OUTPUT/runs.
-        launcher: Local processes, or SLURM jobs (needs the extra slurm).
+        store: File with one line for each finished trial, which needs no run directory any more. Default:
+            trials.jsonl in the folder of the runs.
+        keep_runs: Keep the run directories of finished trials, with their weights; --no-keep-runs removes them.
+        launcher: Local processes, or SLURM jobs (needs the extra slurm); none makes the table of finished trials.
         jobs: Number of parallel local processes.
         slurm: SLURM job parameters as NAME=VALUE, with submitit's names (slurm_partition=gpu).
         dry_run: List the trials and their estimated training time without running them.
@@ -56,7 +61,7 @@ def reproduce_command(
     if jobs < 1 or options.seeds < 1:
         raise ValueError(f"jobs and seeds must be >= 1, got {jobs} and {options.seeds}")
     runner = mv.reproduce.TrialRunner(
-        runs or output / "runs", launcher, jobs, _parse_key_values(slurm), log=print_lines
+        runs or output / "runs", launcher, jobs, _parse_key_values(slurm), store, keep_runs, print_lines
     )
     if dry_run:
         _print_plan(table, options, runner)
@@ -91,7 +96,7 @@ def _print_plan(table: str, options: mv.reproduce.ReproduceOptions, runner: mv.r
     table_trials = package.make_trials(table, options)
     search_trials = package.make_search_trials(package.list_searched(table_trials)).values()
     trials = {trial.name + trial.result_filename: trial for trial in (*search_trials, *table_trials)}.values()
-    states = [trial.get_state(runner.folder) for trial in trials]
+    states = [trial.get_state(runner.store) for trial in trials]
     unfinished = [trial for trial, state in zip(trials, states, strict=True) if state != "done"]
     seconds, failed = package.estimate_seconds(unfinished)
     rows = []

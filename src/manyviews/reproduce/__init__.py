@@ -12,4 +12,5 @@ from manyviews.reproduce.run_table import reproduce_table as reproduce_table
 from manyviews.reproduce.runner import TrialRunner as TrialRunner
 from manyviews.reproduce.search import list_searched as list_searched
 from manyviews.reproduce.search import make_search_trials as make_search_trials
+from manyviews.reproduce.store import TrialStore as TrialStore
 from manyviews.reproduce.trials import Trial as Trial

@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from manyviews.evaluation import EvaluationResult, Representation, Score
+from manyviews.reproduce.store import TrialStore
 from manyviews.reproduce.trials import Coordinates, Trial
 from manyviews.utils import format_mean_std
 
@@ -100,11 +100,11 @@ class Results:
     """By coordinates, metric and seed: one value, or one for each linear layer."""
 
     @classmethod
-    def collect(cls, trials: Iterable[Trial], folder: Path, metrics: Iterable[str]) -> Results:
+    def collect(cls, trials: Iterable[Trial], store: TrialStore, metrics: Iterable[str]) -> Results:
         results = cls()
         names = list(metrics)
         for trial in trials:
-            result = trial.load_result(folder)
+            result = trial.load_result(store)
             by_metric = results.values.setdefault(trial.coordinates, {})
             if result is None:
                 continue

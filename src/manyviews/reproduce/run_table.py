@@ -99,14 +99,14 @@ def reproduce_table(
         trials = [*(trial for trial in trials if trial not in searched), *selected]
         tables.append(search_table)
     failed |= runner.run(trials)
-    results = Results.collect(trials, runner.folder, experiment.metrics)
+    results = Results.collect(trials, runner.store, experiment.metrics)
     if failed and not any(results.values.values()):
         trial, reason = next(iter(failed.items()))
         raise ConfigError(f"every trial of {name} failed, nothing was written; {trial}: {reason}")
     _check_files(name, options, runner.folder, output, overwrite)  # another process may have written them meanwhile
     with_paper = options.matches_paper
-    baselines = make_baseline_tables(trials, runner.folder) if experiment.is_multimodal else []
-    subsets = make_subset_tables(trials, runner.folder) if experiment.is_multimodal else []
+    baselines = make_baseline_tables(trials, runner.store) if experiment.is_multimodal else []
+    subsets = make_subset_tables(trials, runner.store) if experiment.is_multimodal else []
     tables = [*make_pivot_tables(experiment, results, with_paper), *baselines, *subsets, *tables]
     figures = []
     if experiment.x_axis and any(results.values.values()):

@@ -9,18 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, Literal
 
+from manyviews.reproduce.store import TrialStore
 from manyviews.reproduce.trials import Trial, run_trial
 from manyviews.training import ConfigError, SignalCatcher, TrainingInterrupted
 from manyviews.utils import PARENT_PID, format_duration
 
-Launcher = Literal["local", "slurm"]
+Launcher = Literal["local", "slurm", "none"]
 LogFunction = Callable[[str], None]
 _PRINT: LogFunction = partial(print, flush=True)
 POLL_SECONDS = 0.2
@@ -41,26 +42,45 @@ class TrialRunner:
     """Number of parallel local processes."""
     slurm: dict[str, Any] = field(default_factory=dict)
     """Job parameters by their submitit names: slurm_partition, timeout_min, gpus_per_node, ..."""
+    store_path: Path | None = None
+    """File of the finished trials. Default: trials.jsonl in the folder of the runs."""
+    keep_runs: bool = True
+    """Keep run directories whose trial is in the store."""
     log: LogFunction = _PRINT
+    store: TrialStore = field(init=False)
+    """Where finished trials are found."""
 
     def __post_init__(self) -> None:
+        self.store = TrialStore(self.folder, self.store_path)
         if self.launcher == "slurm" and self.jobs > 1:
             raise ConfigError("jobs applies only to the launcher local: SLURM schedules its jobs itself")
         if self.launcher == "local" and self.slurm:
             raise ConfigError("slurm parameters apply only to the launcher slurm, and the launcher is local")
 
-    def run(self, trials: Sequence[Trial]) -> dict[str, str]:
-        """Run the unfinished trials once each, and return the reasons of failures by trial name."""
+    def run(self, trials: Sequence[Trial], keep_runs: bool | None = None) -> dict[str, str]:
+        """Run the unfinished trials once each, and return the reasons of failures by trial name.
+
+        With the launcher none, nothing is run.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         unique = {(trial.name, trial.result_filename): trial for trial in trials}
-        waiting = [trial for trial in unique.values() if trial.load_result(self.folder) is None]
+        for (name, file), trial in unique.items():
+            self.store.add(name, file, trial.label)  # finished in a run directory
+        waiting = [trial for trial in unique.values() if trial.load(self.store) is None]
         done = len(unique) - len(waiting)
         self.log(f"{done} of {done + len(waiting)} trials are done" + (f", {len(waiting)} to run" if waiting else ""))
-        if not waiting:
+        if not waiting or self.launcher == "none":
             return {}
-        return self._run_slurm(waiting) if self.launcher == "slurm" else self._run_local(waiting)
+        keep = self.keep_runs if keep_runs is None else keep_runs
+        return self._run_slurm(waiting, keep) if self.launcher == "slurm" else self._run_local(waiting, keep)
 
-    def _run_local(self, trials: list[Trial]) -> dict[str, str]:
+    def remove_runs(self, trials: Sequence[Trial]) -> None:
+        """Remove the run directories of trials, unless they are kept or another process uses them."""
+        for trial in () if self.keep_runs or self.launcher == "none" else trials:
+            with suppress(BlockingIOError), trial.lock(self.store):
+                self.store.remove_run(trial.name)
+
+    def _run_local(self, trials: list[Trial], keep_runs: bool) -> dict[str, str]:
         failed: dict[str, str] = {}
         waiting, locked = list(trials), set[str]()
         running: list[_Process] = []
@@ -78,10 +98,10 @@ class TrialRunner:
                     for trial in list(waiting):
                         if len(running) == self.jobs:
                             break
-                        if trial.load_result(self.folder) is not None:
+                        if trial.load(self.store) is not None:
                             waiting.remove(trial)
                             log_outcome(trial, "done by another process")
-                        elif process := self._start(trial):
+                        elif process := self._start(trial, keep_runs):
                             waiting.remove(trial)
                             running.append(process)
                         elif trial.name not in locked:
@@ -104,16 +124,16 @@ class TrialRunner:
                     process.finish()
         return failed
 
-    def _start(self, trial: Trial) -> _Process | None:
+    def _start(self, trial: Trial, keep_runs: bool) -> _Process | None:
         """Start a process for the trial; None if another process is running it."""
         with ExitStack() as stack:
             try:
-                lock = stack.enter_context(trial.lock(self.folder))
+                lock = stack.enter_context(trial.lock(self.store))
             except BlockingIOError:
                 return None
-            return _Process(trial, self.folder, lock)
+            return _Process(trial, trial.to_spec(self.store, keep_runs), lock)
 
-    def _run_slurm(self, trials: list[Trial]) -> dict[str, str]:
+    def _run_slurm(self, trials: list[Trial], keep_runs: bool) -> dict[str, str]:
         try:
             import submitit
         except ImportError as error:
@@ -122,7 +142,7 @@ class TrialRunner:
         executor = submitit.AutoExecutor(folder=str(self.folder / "jobs"), cluster=parameters.pop("cluster", None))
         executor.update_parameters(name="manyviews", **parameters)
         with executor.batch():
-            jobs = [executor.submit(run_trial, trial.to_spec(self.folder)) for trial in trials]
+            jobs = [executor.submit(run_trial, trial.to_spec(self.store, keep_runs)) for trial in trials]
         failed: dict[str, str] = {}
         for i, (trial, job) in enumerate(zip(trials, jobs, strict=True), 1):
             failure = job.exception()
@@ -136,11 +156,11 @@ class TrialRunner:
 class _Process(subprocess.Popen[bytes]):
     """The process of a trial; it inherits the trial's lock and ends with its parent."""
 
-    def __init__(self, trial: Trial, folder: Path, lock: int | None) -> None:
+    def __init__(self, trial: Trial, spec: dict[str, Any], lock: int | None) -> None:
         self.trial = trial
         self._errors = TemporaryFile()  # noqa: SIM115 (`finish` closes it)
         super().__init__(
-            [sys.executable, "-m", "manyviews.reproduce.trials", json.dumps(trial.to_spec(folder))],
+            [sys.executable, "-m", "manyviews.reproduce.trials", json.dumps(spec)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,

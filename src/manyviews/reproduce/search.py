@@ -3,12 +3,12 @@
 import dataclasses
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
 from manyviews.data import load_dataset
 from manyviews.evaluation import EvaluationConfig
 from manyviews.reproduce.results import METRICS
 from manyviews.reproduce.runner import TrialRunner
+from manyviews.reproduce.store import TrialStore
 from manyviews.reproduce.trials import Candidate, Coordinates, Trial
 from manyviews.training import ConfigError
 from manyviews.utils import Table
@@ -39,11 +39,12 @@ def select_candidates(trials: Sequence[Trial], runner: TrialRunner) -> tuple[lis
             raise ConfigError(f"the search needs a test split, which {source} does not have")
     first = {trial.coordinates: trial for trial in trials if trial.config.seed == 0}
     search_trials = make_search_trials(trials)
-    failed = runner.run(list(search_trials.values()))
+    # The run of the best candidate is evaluated on the test split, too.
+    failed = runner.run(list(search_trials.values()), keep_runs=True)
     best: dict[Coordinates, Candidate] = {}
     rows = []
     for coords, trial in first.items():
-        scores = {each: get_validation_score(search_trials[coords, each], runner.folder) for each in trial.candidates}
+        scores = {each: get_validation_score(search_trials[coords, each], runner.store) for each in trial.candidates}
         finished = {candidate: score for candidate, score in scores.items() if score is not None}
         best[coords] = max(finished or scores, key=lambda candidate: finished.get(candidate, 0.0))
         texts = [f"{each}: {'failed' if score is None else f'{score:.3f}'}" for each, score in scores.items()]
@@ -52,12 +53,14 @@ def select_candidates(trials: Sequence[Trial], runner: TrialRunner) -> tuple[lis
     header = (*next(iter(first.values())).coordinates, *(f"candidate {i + 1}" for i in range(count)), "selected")
     table = Table.from_texts(SEARCH_NOTE, header, rows)
     selected = [dataclasses.replace(trial, config=best[trial.coordinates].apply(trial.config)) for trial in trials]
+    selected_names = {trial.name for trial in selected}
+    runner.remove_runs([trial for trial in search_trials.values() if trial.name not in selected_names])
     return selected, table, failed
 
 
-def get_validation_score(trial: Trial, folder: Path) -> float | None:
+def get_validation_score(trial: Trial, store: TrialStore) -> float | None:
     """Return the score on the validation split; higher is better."""
-    result = trial.load_result(folder)
+    result = trial.load_result(store)
     if result is None:
         return None
     error, accuracy = ("head-mae", "head") if trial.config.supervised else ("mae", "linear")

@@ -1,6 +1,7 @@
 """A trial: one training of a table and its evaluation, in a run directory whose name identifies its config.
 
-A finished trial is never run again; a killed one is resumed. Results do not depend on where a trial runs.
+A finished trial is in the store and never run again, also without its run directory; a killed one is resumed. Results
+do not depend on where a trial runs.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 from manyviews.api import train
 from manyviews.data import as_path
 from manyviews.evaluation import EvaluationConfig, EvaluationResult, evaluate
+from manyviews.reproduce.store import FinishedTrial, TrialStore
 from manyviews.runs import Run
 from manyviews.training import Config, with_absolute_paths
-from manyviews.utils import escape_control_characters, exclusive_lock, exit_with_parent, read_text
+from manyviews.utils import escape_control_characters, exclusive_lock, exit_with_parent
 
 Level = str | int | float
 
@@ -112,35 +114,36 @@ class Trial:
         """A readable description: coordinates and seed."""
         return str(Coordinates(**self.coordinates, seed=self.config.seed))
 
-    def load_result(self, folder: Path) -> EvaluationResult | None:
+    def load(self, store: TrialStore) -> FinishedTrial | None:
+        """Load the finished trial, or None if it is not finished."""
+        return store.load(self.name, self.result_filename)
+
+    def load_result(self, store: TrialStore) -> EvaluationResult | None:
         """Load the result of the evaluation, or None if it is not finished."""
-        return _read_result(folder / self.name / self.result_filename)
+        finished = self.load(store)
+        return None if finished is None else finished.result
 
-    def get_state(self, folder: Path) -> str:
-        if self.load_result(folder) is not None:
+    def get_state(self, store: TrialStore) -> str:
+        if self.load(store) is not None:
             return "done"
-        return "started" if (folder / self.name).exists() else "to do"
+        return "started" if (store.runs / self.name).exists() else "to do"
 
-    def lock(self, folder: Path) -> AbstractContextManager[int | None]:
+    def lock(self, store: TrialStore) -> AbstractContextManager[int | None]:
         """Lock the trial while it runs; raises BlockingIOError if another process runs it."""
-        return _lock(folder / self.name)
+        return _lock(store.runs / self.name)
 
-    def to_spec(self, folder: Path) -> dict[str, Any]:
+    def to_spec(self, store: TrialStore, keep_run: bool = True) -> dict[str, Any]:
         """Return JSON-serializable arguments of `run_trial`."""
         return {
             "config": with_absolute_paths(self.config).to_yaml(),
             "eval_config": dataclasses.asdict(self.eval_config),
-            "path": str((folder / self.name).resolve()),
+            "runs": str(store.runs.resolve()),
+            "store": str(store.path.resolve()),
+            "name": self.name,
             "file": self.result_filename,
+            "label": self.label,
+            "keep_run": keep_run,
         }
-
-
-def _read_result(path: Path) -> EvaluationResult | None:
-    """Read a saved evaluation; None if it is missing or damaged, so that it is computed again."""
-    try:
-        return EvaluationResult.from_json(read_text(path))
-    except (OSError, ValueError):
-        return None
 
 
 def _compute_digest(fields: Mapping[str, Any]) -> str:
@@ -167,18 +170,22 @@ def _lock(path: Path, wait: bool = False) -> AbstractContextManager[int | None]:
 
 def run_trial(spec: Mapping[str, Any]) -> None:
     """Train (or resume) and evaluate a trial, once no other process holds its lock."""
-    with _lock(Path(spec["path"]), wait=True):
+    with _lock(Path(spec["runs"], spec["name"]), wait=True):
         _run_locked(spec)
 
 
 def _run_locked(spec: Mapping[str, Any]) -> None:
-    config, path = Config.from_yaml(spec["config"]), Path(spec["path"])
-    eval_config = EvaluationConfig(**spec["eval_config"])
-    # Resuming raises if the existing run has another config.
-    run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
-    if _read_result(path / spec["file"]) is None:
+    config, eval_config = Config.from_yaml(spec["config"]), EvaluationConfig(**spec["eval_config"])
+    store, name, file = TrialStore(Path(spec["runs"]), Path(spec["store"])), spec["name"], spec["file"]
+    path = store.runs / name
+    if store.load(name, file) is None:
+        # Resuming raises if the existing run has another config.
+        run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
         result = evaluate(Run.open(run.path), config=eval_config, device=config.device)
-        run.save_evaluation(result.to_json(), spec["file"])
+        run.save_evaluation(result.to_json(), file)
+    store.add(name, file, spec["label"])
+    if not spec["keep_run"]:
+        store.remove_run(name)
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from manyviews.models import MultiViewModel, serialize_module
 from manyviews.training.config import EXTENSIONS_KEY, PROVENANCE_KEY, Config, ConfigError, coerce_field
 from manyviews.utils import (
     check_regular,
+    describe_machine,
     exclusive_lock,
     fsync_directory,
     lock_directory,
@@ -227,7 +228,7 @@ def check_output(path: Path, overwrite: bool) -> None:
 
 
 def collect_provenance() -> dict[str, str]:
-    """Make a run id, and collect date, git commit and versions, so that a run can be reproduced."""
+    """Make a run id, and collect date, machine, git commit and versions, so that a run can be reproduced."""
     return {
         "run_id": secrets.token_hex(4),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -235,17 +236,21 @@ def collect_provenance() -> dict[str, str]:
         "manyviews": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
+        "machine": describe_machine(),
         **{package: version(package) for package in ("lightning-fabric", "numpy", "pillow")},
     }
 
 
 def _get_git_commit() -> str:
-    """Return the git commit of this package's checkout, or "none" if it was installed from a wheel."""
+    """Return the git commit of this package's checkout, or "none" if it was installed from a wheel.
+
+    Only changes of the package itself count: results that are written into the checkout do not.
+    """
     git = [shutil.which("git") or "git", "-C", str(Path(__file__).parent)]
     try:
         head, status = (
             subprocess.run([*git, *command], capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
-            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
         )
     except (OSError, subprocess.SubprocessError):
         return "none"

@@ -1,10 +1,12 @@
 from manyviews.utils.devices import Device as Device
 from manyviews.utils.devices import choose_threads as choose_threads
+from manyviews.utils.devices import describe_machine as describe_machine
 from manyviews.utils.devices import get_available_memory as get_available_memory
 from manyviews.utils.devices import limit_threads as limit_threads
 from manyviews.utils.devices import resolve_device as resolve_device
 from manyviews.utils.freed_memory import keep_freed_memory as keep_freed_memory
 from manyviews.utils.io import DISK_FULL_ERRNOS as DISK_FULL_ERRNOS
+from manyviews.utils.io import append_line as append_line
 from manyviews.utils.io import atomic_path as atomic_path
 from manyviews.utils.io import check_writable as check_writable
 from manyviews.utils.io import exclusive_lock as exclusive_lock

@@ -1,7 +1,8 @@
-"""Choice of the device and of the number of CPU threads, and how much memory is left."""
+"""The machine: choice of the device and of the number of CPU threads, and how much memory is left."""
 
 import math
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +29,7 @@ def resolve_device(name: Device) -> torch.device:
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
+CPU_INFO = Path("/proc/cpuinfo")
 MEMORY_INFO = Path("/proc/meminfo")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -43,6 +45,15 @@ def choose_threads(processes: int = 1, *, small: bool = False) -> int:
     values = [os.environ.get(name, "").partition(",")[0].strip() for name in THREAD_VARIABLES]
     limits = [int(value) for value in values if value.isdigit() and int(value)]
     return min([max(1, count_cpus() // processes), *limits])
+
+
+def describe_machine() -> str:
+    """Describe the processor of this machine: its model, architecture and number of cores."""
+    lines: list[str] = []
+    with suppress(OSError):
+        lines = CPU_INFO.read_text().splitlines()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0] if models else platform.processor()}, {platform.machine()}, {os.cpu_count()} cores"
 
 
 def count_cpus() -> int:

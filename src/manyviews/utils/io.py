@@ -64,6 +64,24 @@ def write_atomic(path: Path, content: bytes | str) -> None:
         temporary.write_bytes(escape_surrogates(content).encode() if isinstance(content, str) else content)
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file, which is created if needed, at once and synced to disk.
+
+    Processes that append at once wait for each other. An incomplete last line, of a process that was killed, is ended
+    first.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        _lock(file, wait=True)
+        is_incomplete = False
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            is_incomplete = file.read(1) != b"\n"
+        file.write(b"\n" * is_incomplete + line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 @contextmanager
 def exclusive_lock(folder: Path, file: str, wait: bool = False) -> Iterator[int | None]:
     """Lock a file of the folder, where the system has locks, so that no other process writes to the folder.
