@@ -42,6 +42,7 @@ BASE = Config(
     monitor_every=10**9,
     checkpoint_every_minutes=0.0,
     evaluate_at_end=False,
+    precision="32",
 )
 
 

@@ -125,6 +125,7 @@ class Run(RunDirectory):
             "epochs": str(config.epochs),
             "instances per batch": str(config.instances_per_batch),
             "optimizer": config.optimizer,
+            "precision": config.precision,
             "seed": str(config.seed),
             **{name: self.provenance.get(name, "") for name in ("manyviews", "torch", "started", "run_id")},
         }

@@ -73,6 +73,7 @@ def test_paper_scale_uses_the_papers_recipes() -> None:
             views=(str(trial.coordinates["views"]),),
             released_variant=True,
             evaluate_at_end=False,
+            precision="32",
         )
         assert trial.config == expected
     losses = {trial.config.loss for trial in make_grid("table1")}

@@ -104,7 +104,7 @@ def test_recipe_file_changes_only_its_fields(tmp_path: Path) -> None:
             crop_scale=(0.2, 1.0),
             loggers=(),
             class_list=None,
-            precision="32",
+            precision="auto",
         )
         == Config()
     )
@@ -193,7 +193,7 @@ def test_unknown_recipe_raises() -> None:
         ({"encoder": ("resnet18", "resnet-smal")}, "no encoder 'resnet-smal' for image: did you mean resnet-small"),
         ({"views": ("image", 2)}, r"views in the config must be a list, each item a string, got \('image', 2\)"),
         ({"small_crop_scale": (0.5, 0.2)}, r"crop_scale must be 0 < low <= high <= 1, got \(0.5, 0.2\)"),
-        ({"precision": "8"}, "precision in the config must be one of 32"),
+        ({"precision": "8"}, "precision in the config must be one of auto, 32"),
     ],
 )
 def test_invalid_config_raises(changes: dict, message: str) -> None:

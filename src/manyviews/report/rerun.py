@@ -81,6 +81,8 @@ def diff_fields(config: Config, recipe: Config) -> list[str]:
 def _may_follow_from_data(config: Config, recipe: Config, name: str) -> bool:
     """Return whether a field may have the value that `resolve_task` gives it if the recipe does not set it."""
     value = getattr(config, name)
+    if name == "precision":
+        return value in ("32", "bf16-mixed")
     if name == "views":
         items = ViewSpec.parse(value).items
         count = DEFAULT_VIEWS if len(items) == 1 else 1
@@ -127,7 +129,8 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
     description["training"] = (
         f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}, "
         f"batches of {config.instances_per_batch:,} instances, "
-        f"{config.optimizer}, learning rate {_format_value(config.learning_rate)}, seed {config.seed}"
+        f"{config.optimizer}, learning rate {_format_value(config.learning_rate)}, precision {config.precision}, "
+        f"seed {config.seed}"
     )
     for e in run.extensions:
         description["training"] += f"; {e.epochs_before} epochs until step {e.step:,}, then extended to {e.epochs}"
@@ -140,6 +143,8 @@ def describe_run(summary: RunSummary) -> dict[str, str]:
 
 def _format_recipe_value(recipe: Config, name: str) -> str:
     value = getattr(recipe, name)
+    if name == "precision" and value == "auto":
+        return "by the device"
     return "by the data" if value == AUTO_FIELDS.get(name, ...) else _format_value(value)
 
 

@@ -25,7 +25,7 @@ from manyviews.reproduce.claims import (
 )
 from manyviews.reproduce.results import Results
 from manyviews.reproduce.trials import Candidate, Coordinates, Level, Trial
-from manyviews.training import RECIPES, Config, ConfigError
+from manyviews.training import RECIPES, Config, ConfigError, Precision
 
 Scale = Literal["smoke", "laptop", "paper"]
 
@@ -73,6 +73,9 @@ class ReproduceOptions:
     """Train on this many first instances only. Default: set by the scale."""
     epochs: int | None = None
     """Number of training epochs. Default: set by the scale."""
+    precision: Precision = "32"
+    """Floating-point precision of the trials: 32 on every machine, so that results do not depend on it, or another
+    one, such as auto, which is that of the machine."""
     missing_rate: float = 0.0
     """Multimodal table: fraction of the modalities removed from training."""
     search_trials: int = 6
@@ -142,7 +145,7 @@ class ReproduceOptions:
         return self.scale == "paper" and self.released_variant and not is_reduced
 
     def apply(self, config: Config) -> Config:
-        limits = {name: getattr(self, name) for name in ("max_instances", "epochs")}
+        limits = {name: getattr(self, name) for name in ("max_instances", "epochs", "precision")}
         changes = {name: value for name, value in limits.items() if value is not None}
         config = dataclasses.replace(config, released_variant=self.released_variant, **changes)
         return config if config.max_instances is None else dataclasses.replace(config, subset="first")

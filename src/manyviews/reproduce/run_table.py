@@ -230,6 +230,8 @@ def _describe_setting(name: str, options: ReproduceOptions, trials: Sequence[Tri
             instances = f"the first {max_instances:,} training instances" if max_instances else "all training instances"
             used = ", ".join(f"{temperature:g}" for temperature in sorted(temperatures))
             parts.append(f"{instances}, {epochs or 'default'} epochs" + (f", temperature {used}" if used else ""))
+        if precisions := {trial.resolved_config.precision for trial in trials} - {"32"}:
+            parts.append(f"precision {', '.join(sorted(precisions))}")
         if EXPERIMENTS[name].has_search:
             parts.append(f"{options.search_trials} search trials for each loss")
         parts.append(

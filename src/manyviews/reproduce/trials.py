@@ -22,8 +22,8 @@ from manyviews.data import as_path
 from manyviews.evaluation import EvaluationConfig, EvaluationResult, evaluate
 from manyviews.reproduce.store import FinishedTrial, TrialStore
 from manyviews.runs import Run
-from manyviews.training import Config, with_absolute_paths
-from manyviews.utils import escape_control_characters, exclusive_lock, exit_with_parent
+from manyviews.training import Config, resolve_precision, with_absolute_paths
+from manyviews.utils import escape_control_characters, exclusive_lock, exit_with_parent, resolve_device
 
 Level = str | int | float
 
@@ -88,12 +88,18 @@ class Trial:
     """Changes of the config, one of which is chosen on the validation split. Default: no search."""
 
     @property
+    def resolved_config(self) -> Config:
+        """The config with absolute paths, and the precision of this machine if that is auto."""
+        config = with_absolute_paths(self.config)
+        return resolve_precision(config, resolve_device(config.device)) if config.precision == "auto" else config
+
+    @property
     def name(self) -> str:
         """The name of the run directory: readable, with a hash of every field that affects the result."""
         # A temperature equal to the loss's default gives the same name as no temperature.
-        config = with_absolute_paths(self.config).with_loss_defaults()
+        config = self.resolved_config.with_loss_defaults()
         # Fields with default values are left out, so that a new field does not rename old runs.
-        defaults = Config().with_loss_defaults().get_result_fields()
+        defaults = Config(precision="32").with_loss_defaults().get_result_fields()
         fields = {name: value for name, value in config.get_result_fields().items() if value != defaults[name]}
         # A file is identified by its content; folders and named datasets, which may be large, by their names.
         path, is_path = Path(config.data), as_path(config.data) is not None
@@ -135,7 +141,7 @@ class Trial:
     def to_spec(self, store: TrialStore, keep_run: bool = True) -> dict[str, Any]:
         """Return JSON-serializable arguments of `run_trial`."""
         return {
-            "config": with_absolute_paths(self.config).to_yaml(),
+            "config": self.resolved_config.to_yaml(),
             "eval_config": dataclasses.asdict(self.eval_config),
             "runs": str(store.runs.resolve()),
             "store": str(store.path.resolve()),

@@ -8,6 +8,7 @@ from manyviews.training.config import CUSTOM_DATA as CUSTOM_DATA
 from manyviews.training.config import FIRST_FIELDS as FIRST_FIELDS
 from manyviews.training.config import Config as Config
 from manyviews.training.config import ConfigError as ConfigError
+from manyviews.training.config import Precision as Precision
 from manyviews.training.config import coerce_field as coerce_field
 from manyviews.training.custom_objects import CustomObjects as CustomObjects
 from manyviews.training.custom_objects import TransformLike as TransformLike
@@ -28,6 +29,7 @@ from manyviews.training.resolve import AUTO_FIELDS as AUTO_FIELDS
 from manyviews.training.resolve import build_loss as build_loss
 from manyviews.training.resolve import has_small_modalities as has_small_modalities
 from manyviews.training.resolve import limit_cpu_threads as limit_cpu_threads
+from manyviews.training.resolve import resolve_precision as resolve_precision
 from manyviews.training.resolve import resolve_task as resolve_task
 from manyviews.training.resolve import with_absolute_paths as with_absolute_paths
 from manyviews.training.run_directory import CONFIG_FILE as CONFIG_FILE

@@ -20,7 +20,7 @@ def make_banner(trainer: Trainer) -> list[str]:
     action = f"resuming at step {trainer.step_number}" if trainer.step_number else "training"
     machine = (
         f"{ranks} {'rank' if ranks == 1 else 'ranks'} on {trainer.fabric.device.type}, "
-        f"{threads} CPU {'thread' if threads == 1 else 'threads'}"
+        f"{threads} CPU {'thread' if threads == 1 else 'threads'}, precision {config.precision}"
     )
     epochs = f"{config.epochs} {'epoch' if config.epochs == 1 else 'epochs'}"
     steps = f"{trainer.total_steps} {'step' if trainer.total_steps == 1 else 'steps'}"

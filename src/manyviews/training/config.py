@@ -23,7 +23,7 @@ from manyviews.utils import Device, describe_type, parse_yaml, suggest
 AugmentFeatures = Literal["auto", "all", "none"]
 LimitOrder = Literal["sample", "first"]
 OptimizerName = Literal["auto", "sgd", "lars", "adamw"]
-Precision = Literal["32", "bf16-mixed", "16-mixed", "64"]
+Precision = Literal["auto", "32", "bf16-mixed", "16-mixed", "64"]
 Logger = Literal["tensorboard", "wandb", "wandb-offline"]
 
 PROVENANCE_KEY = "provenance"
@@ -209,8 +209,9 @@ class Config:
     """Number of processes on this machine, one per device; torchrun and SLURM set it."""
     num_nodes: int = 1
     """Number of machines; torchrun and SLURM set it."""
-    precision: Precision = "32"
-    """Floating-point precision of the encoder; the loss uses at least 32 bits."""
+    precision: Precision = "auto"
+    """Floating-point precision of the encoder in training; the loss uses at least 32 bits. auto is bf16-mixed on GPUs
+    from Ampere on and CPUs with AVX512-BF16 or AMX, else 32."""
     sync_batch_norm: bool = True
     """Compute batch norm statistics over the batches of all ranks."""
     cpu_threads: int | None = None

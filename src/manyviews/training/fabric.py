@@ -9,9 +9,11 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import distributed as dist
 
 from manyviews.training.config import Config, ConfigError
+from manyviews.training.resolve import resolve_precision
 from manyviews.utils import PARENT_PID, exit_with_parent, resolve_device
 
 if TYPE_CHECKING:
@@ -29,7 +31,9 @@ def create_fabric(config: Config) -> Fabric:
     """Create the Fabric of a config. With several devices and without torchrun, this starts the other processes."""
     from lightning_fabric import Fabric
 
-    if resolve_device(config.device).type == "cpu" and config.precision == "16-mixed":
+    device = resolve_device(config.device)
+    precision = resolve_precision(config, device).precision
+    if device.type == "cpu" and precision == "16-mixed":
         raise ConfigError("--precision 16-mixed requires a GPU: use bf16-mixed on a CPU")
     devices, nodes = _count_devices(config)
     is_distributed = devices * nodes > 1
@@ -38,7 +42,7 @@ def create_fabric(config: Config) -> Fabric:
         devices=devices,
         num_nodes=nodes,
         strategy=_make_ddp_strategy() if is_distributed else "auto",
-        **{"plugins": _make_double_precision()} if config.precision == "64" else {"precision": config.precision},
+        **{"plugins": _make_double_precision()} if precision == "64" else {"precision": precision},
     )
     if PARENT_PID in os.environ and int(os.environ.get("LOCAL_RANK", "0")):
         exit_with_parent(signal.SIGKILL)  # it may be in a call that other signals do not interrupt
@@ -54,7 +58,19 @@ def create_fabric(config: Config) -> Fabric:
         os.environ.pop(PARENT_PID, None)  # it is for the ranks that this process started, not for other subprocesses
     if is_distributed:
         dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT)
+    if config.precision == "auto" and fabric.world_size > 1:
+        _check_precision(fabric, precision)
     return fabric
+
+
+def _check_precision(fabric: Fabric, precision: str) -> None:
+    """Raise a ConfigError on all ranks if the precision of their devices differs."""
+    num_low = fabric.all_reduce(torch.tensor(float(precision != "32"), device=fabric.device), reduce_op="sum")
+    if num_low not in (0, fabric.world_size):
+        raise ConfigError(
+            f"--precision auto is {precision} on rank {fabric.global_rank}, and another one on other ranks: use "
+            "--precision 32, or bf16-mixed"
+        )
 
 
 def _count_devices(config: Config) -> tuple[int, int]:

@@ -17,15 +17,15 @@ from manyviews.training.config import CUSTOM_DATA, DEFAULT_BATCH_SIZE, Config, C
 from manyviews.training.custom_objects import CustomObjects
 from manyviews.training.initial_weights import is_pretrained
 from manyviews.training.task import TrainingTask, choose_monitor_size
-from manyviews.utils import choose_threads, limit_threads
+from manyviews.utils import choose_threads, has_native_bfloat16, limit_threads
 
-AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto"} | dict.fromkeys(
+AUTO_FIELDS: dict[str, Any] = {"views": (), "epochs": 0, "optimizer": "auto", "precision": "auto"} | dict.fromkeys(
     (
         "image_size", "jitter_strength", "blur_prob", "stem", "learning_rate", "weight_decay", "monitor_size",
         "batch_size", "hidden_dim", "transformer_layers", "temperature", "encoder_lr_scale",
     )
 )  # fmt: skip
-"""Fields that default to a value from the data, and the value that means "not set"."""
+"""Fields that default to a value from the data or the device, and the value that means "not set"."""
 CPU = torch.device("cpu")
 
 
@@ -36,7 +36,7 @@ def resolve_task(
     device: torch.device = CPU,
     objects: CustomObjects | None = None,
 ) -> TrainingTask:
-    """Fill in the fields that depend on data and loss, and make the task of the resulting config.
+    """Fill in the fields that depend on data, loss and device, and make the task of the resulting config.
 
     Raises:
         ConfigError: config and data are incompatible.
@@ -47,7 +47,7 @@ def resolve_task(
         raise ConfigError(f"supcon requires class labels, {data.name} has none: try ntxent")
     if config.supervised and train.labels is None:
         raise ConfigError(f"supervised training requires labels, {data.name} has none")
-    config = resolve_views(config, data, objects).with_loss_defaults()
+    config = resolve_precision(resolve_views(config, data, objects).with_loss_defaults(), device)
     if config.monitor_size is None:
         config = dataclasses.replace(config, monitor_size=choose_monitor_size(len(train)))
     task = TrainingTask(config, data, device, objects)
@@ -60,6 +60,13 @@ def resolve_task(
         if any(column.mask is not None or config.missing_rate for column in normalized):
             raise ConfigError("batch norm cannot be synchronized if images are missing: use --no-sync-batch-norm")
     return task
+
+
+def resolve_precision(config: Config, device: torch.device) -> Config:
+    """Set precision if it is auto, by the device."""
+    if config.precision != "auto":
+        return config
+    return dataclasses.replace(config, precision="bf16-mixed" if has_native_bfloat16(device) else "32")
 
 
 def _resolve_batch_size(task: TrainingTask, ranks: int) -> Config:

@@ -2,6 +2,7 @@ from manyviews.utils.devices import Device as Device
 from manyviews.utils.devices import choose_threads as choose_threads
 from manyviews.utils.devices import describe_machine as describe_machine
 from manyviews.utils.devices import get_available_memory as get_available_memory
+from manyviews.utils.devices import has_native_bfloat16 as has_native_bfloat16
 from manyviews.utils.devices import limit_threads as limit_threads
 from manyviews.utils.devices import resolve_device as resolve_device
 from manyviews.utils.freed_memory import keep_freed_memory as keep_freed_memory

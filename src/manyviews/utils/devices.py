@@ -1,4 +1,4 @@
-"""The machine: choice of the device and of the number of CPU threads, and how much memory is left."""
+"""The machine: choice of the device, the precision and the number of CPU threads, and how much memory is left."""
 
 import math
 import os
@@ -27,9 +27,39 @@ def resolve_device(name: Device) -> torch.device:
     return torch.device(name)
 
 
+CPU_INFO = Path("/proc/cpuinfo")
+NATIVE_BFLOAT16 = {"avx512_bf16", "amx_bf16"}
+"""CPU features with which bfloat16 is faster than float32. That of ARM is not one of them: oneDNN computes some
+operations of a backward pass there with slow reference code."""
+
+
+def has_native_bfloat16(device: torch.device) -> bool:
+    """Return whether a device, or every GPU if it is one, computes in bfloat16 faster than in float32.
+
+    That torch supports bfloat16 does not say so: it emulates it on other devices, more slowly.
+    """
+    if device.type == "cuda":
+        gpus = range(torch.cuda.device_count())
+        return bool(torch.version.hip) or all(torch.cuda.get_device_capability(gpu) >= (8, 0) for gpu in gpus)
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    return not NATIVE_BFLOAT16.isdisjoint(_list_cpu_features())
+
+
+def _list_cpu_features() -> set[str]:
+    """Return the names of the features of this CPU; none if they are unknown (older torch, not on Linux)."""
+    if hasattr(torch.cpu, "get_capabilities"):  # not in torch 2.4
+        return {name for name, value in torch.cpu.get_capabilities().items() if value is True}
+    with suppress(OSError):
+        for line in CPU_INFO.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "flags":
+                return set(value.split())
+    return set()
+
+
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 CGROUP_MEMBERSHIP = Path("/proc/self/cgroup")
-CPU_INFO = Path("/proc/cpuinfo")
 MEMORY_INFO = Path("/proc/meminfo")
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
