@@ -14,6 +14,7 @@ from manyviews.models import MultiViewModel, ViewBatch
 from manyviews.report.rerun import describe_run, diff_fields
 from manyviews.report.summary import load_summaries
 from manyviews.reproduce import EXPERIMENTS, ReproduceOptions
+from manyviews.reproduce.store import TrialStore
 from manyviews.reproduce.trials import Trial
 from manyviews.training import RECIPES, Config, ConfigError, TrainingInterrupted, fabric, resolve_precision
 from manyviews.utils import devices, has_native_bfloat16
@@ -142,7 +143,7 @@ def test_trials_of_different_precision_have_different_names(monkeypatch: pytest.
         simulate_cpu(monkeypatch, features)
         trial = Trial(Config(views=2, device="cpu"))
         assert trial.name == names[precision]
-        assert Config.from_yaml(trial.to_spec(tmp_path)["config"]).precision == precision
+        assert Config.from_yaml(trial.to_spec(TrialStore(tmp_path))["config"]).precision == precision
 
 
 def test_tables_have_32_bits_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ _IMAGES: dict[Scale, Config] = {
         data="digits", max_instances=160, image_size=8, width_mult=0.125, embed_dim=16, epochs=1, batch_size=32,
         num_workers=0, **_MINIMAL,
     ),
-    "laptop": Config(data="cifar10", max_instances=10_000, epochs=8, **_MINIMAL),
+    "laptop": Config(data="cifar10", max_instances=10_000, image_size=24, width_mult=0.25, epochs=10, **_MINIMAL),
 }  # fmt: skip
 _MODALITIES = dataclasses.replace(RECIPES["multimodal"], **_MINIMAL)
 
