@@ -22,7 +22,7 @@ def draw_views(config: Config | TrainingTask, instances: int = 8, epoch: int = 0
     if instances < 1:
         raise ValueError(f"instances must be >= 1, got {instances}")
     task = config if isinstance(config, TrainingTask) else resolve_task(config, load_data(config), ranks=1)
-    index = draw_permutation(len(task.split), config.seed)[:instances]
+    index = draw_permutation(len(task.split), task.config.seed)[:instances]
     views = task.make_loader(num_workers=0).show(index, epoch)
     rows = [[task.split.get_image(i), *row] for i, row in zip(index.tolist(), views, strict=True)]
     captions = [["", *task.spec.view_names]] * len(rows) if len(task.spec.modalities) > 1 else None
