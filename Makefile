@@ -45,7 +45,7 @@ demo: $(READY) ## Train on the bundled photos, evaluate, write a report: about t
 	$(BIN)/manyviews train --output runs/demo --overwrite
 	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
 
-notebook: $(READY) ## Execute docs/tutorial.ipynb and store its outputs: less than a minute
+notebook: $(READY) ## Execute docs/tutorial.ipynb and store its outputs: about a minute
 	$(BIN)/python docs/notebook.py
 
 bench: $(READY) ## Measure speed and memory, compared with common alternatives: results/benchmarks.md

@@ -15,6 +15,7 @@ import yaml
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from manyviews.cli.losses_command import describe_cost
 from manyviews.losses import LOSSES, EnergyLoss, MultiViewLoss, check_principles
@@ -46,8 +47,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    markdown = markdown.replace("(tutorial.ipynb)", "(tutorial.md)")  # the site has a page of it
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    if page.file.src_uri != "tutorial.md":  # the page of the notebook, which links to the file itself
+        markdown = markdown.replace("(tutorial.ipynb)", "(tutorial.md)")
     table = "{{ losses }}"
     return markdown.replace(table, make_losses_table()) if table in markdown else markdown
 
