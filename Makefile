@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick test lint types unit format docs serve demo bench dist clean
+.PHONY: help setup quick test lint types unit format docs serve demo notebook bench dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ serve: $(READY) ## Serve the documentation, with search, at a local address
 demo: $(READY) ## Train on the bundled photos, evaluate, write a report: about two minutes on two cores
 	$(BIN)/manyviews train --output runs/demo --overwrite
 	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
+
+notebook: $(READY) ## Execute docs/tutorial.ipynb and store its outputs: about a minute
+	$(BIN)/python docs/notebook.py
 
 bench: $(READY) ## Measure speed and memory, compared with common alternatives: results/benchmarks.md
 	$(BIN)/python -m benchmarks

@@ -1,8 +1,10 @@
-"""MkDocs hooks: generate a page for each loss, and render equations as MathML."""
+"""MkDocs hooks: generate a page for each loss and one of the notebook, and render equations as MathML."""
 
 from __future__ import annotations
 
+import base64
 import inspect
+import json
 import re
 from html import unescape
 from pathlib import Path
@@ -13,6 +15,7 @@ import yaml
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from manyviews.cli.losses_command import describe_cost
 from manyviews.losses import LOSSES, EnergyLoss, MultiViewLoss, check_principles
@@ -22,6 +25,7 @@ torch.set_num_threads(1)
 VIEWS: dict[float, str] = {2: "exactly two", 3: "exactly three; some may be missing"}
 LOSS_PAGES = yaml.safe_load((Path(__file__).parent / "losses.yaml").read_text())
 """Title, equation in LaTeX, recommended use and paper of each loss, by name."""
+NOTEBOOK = Path(__file__).with_name("tutorial.ipynb")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
@@ -36,10 +40,16 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name in LOSSES:
         files.append(File.generated(config, f"losses/{name}.md", content=make_loss_page(name)))
+    page, pictures = render_notebook(json.loads(NOTEBOOK.read_text()))
+    files.append(File.generated(config, "tutorial.md", content=page))
+    for name, picture in pictures.items():
+        files.append(File.generated(config, name, content=picture))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    if page.file.src_uri != "tutorial.md":  # the page of the notebook, which links to the file itself
+        markdown = markdown.replace("(tutorial.ipynb)", "(tutorial.md)")
     table = "{{ losses }}"
     return markdown.replace(table, make_losses_table()) if table in markdown else markdown
 
@@ -49,6 +59,28 @@ def on_page_content(html: str, **_: Any) -> str:
         return convert(unescape(match[2]), display="inline" if match[1] == "span" else "block")
 
     return MATH.sub(to_mathml, html)
+
+
+def render_notebook(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
+    """Render cells and stored outputs as Markdown; also return the pictures by their path."""
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {"text/plain": output.get("text", "")})
+            kind = next((kind for kind in ("image/png", "image/jpeg") if kind in data), None)
+            if kind is None:
+                parts.append(f"```text\n{''.join(data['text/plain']).rstrip()}\n```")
+            else:
+                name = f"images/tutorial-{len(pictures) + 1}.{kind.removeprefix('image/')}"
+                pictures[name] = base64.b64decode(data[kind])
+                parts.append(f"![Output of the code above]({name})")
+    title, *rest = parts
+    download = "[Download the notebook](tutorial.ipynb){: download }"
+    head, _, intro = title.partition("\n\n")
+    return "\n\n".join([head, download, intro, *rest]) + "\n", pictures
 
 
 def make_losses_table() -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from manyviews.api import train
 from manyviews.evaluation import EvaluationConfig, evaluate
-from manyviews.report import embedding_map, tsne
+from manyviews.export import tsne
+from manyviews.report import embedding_map
 from tests.helpers.tiny_multimodal import MODAL, bundle
 
 

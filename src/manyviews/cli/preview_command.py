@@ -27,16 +27,9 @@ def preview_command(
         instances: Number of instances to show, a random sample that depends on the seed.
         epoch: Epoch of the views; every epoch has different ones.
     """
-    if instances < 1:
-        raise ValueError(f"instances must be >= 1, got {instances}")
     config.check()
     utils.check_writable(output, (".png",), inputs=[config.data])
     task = mv.training.resolve_task(config, mv.training.load_data(config), ranks=1)
-    index = utils.draw_permutation(len(task.split), config.seed)[:instances]
-    views = task.make_loader(num_workers=0).show(index, epoch)
-    rows = [[task.split.get_image(i), *row] for i, row in zip(index.tolist(), views, strict=True)]
-    captions = [["", *task.spec.view_names]] * len(rows) if len(task.spec.modalities) > 1 else None
-    mv.export.save_png(mv.export.draw_contact_sheet(rows, captions), output)
-    print_lines(
-        f"{output}: {len(rows)} instances of {config.data}, each with the views {' '.join(task.spec.to_texts())}"
-    )
+    mv.export.save_png(mv.export.draw_views(task, instances, epoch), output)
+    count = min(instances, len(task.split))
+    print_lines(f"{output}: {count} instances of {config.data}, each with the views {' '.join(task.spec.to_texts())}")

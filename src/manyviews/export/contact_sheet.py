@@ -38,13 +38,14 @@ def draw_contact_sheet(
         for j, shown in enumerate(row):
             left = GAP + j * (cell + GAP) + (GAP if j else 0)
             if shown is not None:
-                sheet.paste(_draw_cell(shown, cell), (left, top))
+                sheet.paste(draw_cell(shown, cell), (left, top))
             if captions:
                 _draw_caption(sheet, captions[i][j], left, top + cell, cell)
     return sheet
 
 
-def _draw_cell(shown: Tensor | str, cell: int) -> Image.Image:
+def draw_cell(shown: Tensor | str, cell: int) -> Image.Image:
+    """Draw what `Column.show` returns in a square of `cell` pixels."""
     # By kind: only a text is not a tensor, whose number of dimensions says how it is drawn.
     return _draw_text(shown, cell) if isinstance(shown, str) else DRAWINGS[shown.dim()](shown, cell)
 
@@ -75,9 +76,9 @@ DRAWINGS: dict[int, Callable[[Tensor, int], Image.Image]] = {1: _draw_profile, 2
 def _draw_text(text: str, cell: int) -> Image.Image:
     """Draw the words of a text on a gray cell, as many lines as fit."""
     image = Image.new("RGB", (cell, cell), "#eeeeee")
-    draw, (font, _) = ImageDraw.Draw(image), _load_font()
+    draw, (font, _) = ImageDraw.Draw(image), load_font()
     lines = [""]
-    for word in _make_visible(" ".join(text.split())).split(" "):
+    for word in make_visible(" ".join(text.split())).split(" "):
         longer = f"{lines[-1]} {word}".strip()
         fits = not lines[-1] or draw.textlength(longer, font) <= cell - 2 * GAP
         lines = [*lines[:-1], longer] if fits else [*lines, word]
@@ -88,9 +89,9 @@ def _draw_text(text: str, cell: int) -> Image.Image:
     return image
 
 
-def _make_visible(text: str) -> str:
+def make_visible(text: str) -> str:
     """Write control characters, and those that the font would draw as a box, as escapes."""
-    glyphs = _load_font()[1]
+    glyphs = load_font()[1]
     return "".join(
         char if char in glyphs else char.encode("ascii", "backslashreplace").decode()
         for char in escape_control_characters(text)
@@ -98,9 +99,9 @@ def _make_visible(text: str) -> str:
 
 
 def _draw_caption(sheet: Image.Image, text: str, left: int, top: int, width: int) -> None:
-    draw, (font, _) = ImageDraw.Draw(sheet), _load_font()
+    draw, (font, _) = ImageDraw.Draw(sheet), load_font()
     for i, line in enumerate(text.split("\n")):
-        visible = _make_visible(line)
+        visible = make_visible(line)
         # Long names keep their end, which distinguishes files.
         while len(visible) > 2 and draw.textlength(visible, font) > width:
             visible = "…" + visible[2:]
@@ -108,7 +109,7 @@ def _draw_caption(sheet: Image.Image, text: str, left: int, top: int, width: int
 
 
 @cache
-def _load_font() -> tuple[ImageFont.FreeTypeFont, frozenset[str]]:
+def load_font() -> tuple[ImageFont.FreeTypeFont, frozenset[str]]:
     """Load DejaVu Sans, which matplotlib ships, and the set of characters it has glyphs for."""
     from matplotlib import get_data_path
     from matplotlib.ft2font import FT2Font

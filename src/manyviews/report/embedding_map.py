@@ -7,11 +7,11 @@ import torch
 from markupsafe import Markup
 from torch import Tensor
 
+from manyviews.export import compute_tsne
 from manyviews.report.charts import NUM_COLORS, NUM_MARKERS
 from manyviews.report.markup import format_coordinate, make_element
 from manyviews.report.sample import EncodedSample
 from manyviews.report.thumbnails import Thumbnails, make_thumbnails
-from manyviews.report.tsne import compute_tsne
 from manyviews.utils import escape_control_characters
 
 WIDTH, MARGIN = 640, 10

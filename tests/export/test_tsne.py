@@ -3,8 +3,8 @@ import torch
 from sklearn.manifold import TSNE, trustworthiness
 from torch import Tensor
 
-from manyviews.report import tsne as module
-from manyviews.report.tsne import (
+from manyviews.export import tsne as module
+from manyviews.export.tsne import (
     compute_neighbor_probabilities,
     compute_pair_probabilities,
     compute_principal_components,
