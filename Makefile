@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick test lint types unit format docs serve demo bench dist clean
+.PHONY: help setup quick test lint types unit format docs serve demo bench results dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ demo: $(READY) ## Train on the bundled photos, evaluate, write a report: about t
 
 bench: $(READY) ## Measure speed and memory, compared with common alternatives: results/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+results: $(READY) ## Make the tables of docs/results; resumes (days of training): make results RESULTS='--jobs 2'
+	$(BIN)/python -m benchmarks.results $(RESULTS)
 
 dist: $(READY) ## Build wheel and sdist into dist/, and test each in an empty environment
 	rm -rf dist

@@ -86,13 +86,15 @@ class ReproduceOptions:
         Examples:
             >>> ReproduceOptions(views=(2, 4), released_variant=True).format_command("table1")
             'manyviews reproduce table1 --views 2 4 --released-variant'
+
+        Absolute paths are shortened to their last part: another machine has other folders.
         """
         words = ["manyviews", "reproduce", table]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
                 values = value if isinstance(value, tuple) else () if value is True else (value,)
-                words += ["--" + field.name.replace("_", "-"), *map(str, values)]
+                words += ["--" + field.name.replace("_", "-"), *(_strip_folder(str(value)) for value in values)]
         return shlex.join(words)
 
     def check(self, experiment: Experiment) -> None:
@@ -146,6 +148,12 @@ class ReproduceOptions:
         changes = {name: value for name, value in limits.items() if value is not None}
         config = dataclasses.replace(config, released_variant=self.released_variant, **changes)
         return config if config.max_instances is None else dataclasses.replace(config, subset="first")
+
+
+def _strip_folder(value: str) -> str:
+    """Shorten an absolute path, also after NAME=, to its last part."""
+    name, equals, path = value.rpartition("=")
+    return name + equals + Path(path).name if Path(path).is_absolute() else value
 
 
 @dataclass(frozen=True)
