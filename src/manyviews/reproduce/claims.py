@@ -79,6 +79,8 @@ class Claim:
     tolerance: str = ""
     """How a measurement without seeds decides."""
     is_within_tolerance: bool = False
+    subject: str = ""
+    """The loss that is compared with others; a table without it does not have the claim."""
 
     @property
     def verdict(self) -> str:
@@ -163,7 +165,7 @@ def _compare(text: str, numbers: str, scores: Mapping[str, Scores], winner: str,
         for name, values in scores.items()
         if name != winner
     }
-    return Claim(text, numbers, find_least_favorable(comparisons, kind.digits))
+    return Claim(text, numbers, find_least_favorable(comparisons, kind.digits), subject=winner)
 
 
 def _get_curve(results: Results, metric: str, axis: str, coords: Mapping[str, Any]) -> dict[float, Scores]:
