@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quick test lint types unit format docs serve demo notebook bench dist clean
+.PHONY: help setup quick test lint types unit format docs serve demo notebook bench results dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ notebook: $(READY) ## Execute docs/tutorial.ipynb and store its outputs: about a
 
 bench: $(READY) ## Measure speed and memory, compared with common alternatives: results/benchmarks.md
 	$(BIN)/python -m benchmarks
+
+results: $(READY) ## Make the tables of docs/results; resumes (days of training): make results RESULTS='--jobs 2'
+	$(BIN)/python -m benchmarks.results $(RESULTS)
 
 dist: $(READY) ## Build wheel and sdist into dist/, and test each in an empty environment
 	rm -rf dist

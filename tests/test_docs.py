@@ -156,8 +156,10 @@ def problem(words: list[str]) -> str | None:
         return None
     program = words[0].rsplit("/", 1)[-1]
     if program == "make":
-        targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-        return None if set(words[1:]) <= targets else f"no target {words[1:]}"
+        makefile = (ROOT / "Makefile").read_text()
+        targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+        named = [word for word in words[1:] if f"$({word.partition('=')[0]})" not in makefile or "=" not in word]
+        return None if set(named) <= targets else f"no target {named}"
     if program == "pip" and "install" in words:
         extras = (ROOT / "pyproject.toml").read_text()
         named = [name for word in words for part in re.findall(r"\[(.*?)\]", word) for name in part.split(",")]

@@ -24,6 +24,7 @@ from manyviews.reproduce import (
 )
 from manyviews.reproduce.claims import (
     T95,
+    PairedDifference,
     claim_best,
     claim_constant,
     claim_does_not_improve,
@@ -331,14 +332,14 @@ def test_tables_have_means_deviations_and_the_papers_values(tmp_path: Path) -> N
         "seeds": "3", "values": "", "paper": "86",
     }  # fmt: skip
     text = (tmp_path / "out" / "table1.md").read_text()
-    assert "Scale paper; manyviews" in text
+    assert "Scale paper; 3 seeds" in text
     assert "losses as in the authors' released code" in text
     assert "| mv-dhel has a better linear probe than pwe, avg, pvc, mv-infonce (data cifar10, views 4) | held |" in text
-    undecided = "undecided | difference +0.00, margin 0.10 (95% over 3 seeds) | 2: 51.0, 3: 51.0, 4: 51.0 |"
+    undecided = "undecided | +0.00 | +0.00 to +0.00 | 3 | 2: 51.0, 3: 51.0, 4: 51.0 |"
     assert f"| linear probe gets better with more views (cifar10, pwe) | {undecided}" in text
     latex = (tmp_path / "out" / "table1.tex").read_text()
     assert r"cifar10 & mv-dhel & 56.0 $\pm$ 1.0 (87.4) &" in latex
-    assert latex.startswith("% Scale paper; manyviews")
+    assert latex.startswith("% Scale paper; 3 seeds")
 
 
 def test_regression_layers_are_pooled_over_seeds(tmp_path: Path) -> None:
@@ -416,31 +417,30 @@ def make_results(**values_by_loss: list[list[float]]) -> Results:
     )
 
 
-def test_one_seed_decides_only_beyond_the_margin() -> None:
+def test_one_seed_decides_nothing() -> None:
     results = make_results(a=[[50.0], [53.0], [49.0]], b=[[51.0], [50.0]], c=[[50.0], []])
     claim = claim_best(results, "linear", "a", ["b"], views=4)
-    assert (claim.verdict, claim.evidence) == ("held", "a 53.0, b 50.0")
-    assert claim.basis == "difference to b +3.00, margin 2.00 (one seed: the metric's minimum)"
-    assert claim_best(results, "linear", "b", ["a"], views=4).verdict == "not held"
-    assert claim_best(results, "linear", "a", ["b"], views=2).verdict == "undecided"
-    assert claim_best(results, "linear", "b", ["a"], views=2).verdict == "undecided"
+    assert (claim.verdict, claim.evidence) == ("one seed", "a 53.0, b 50.0")
+    assert claim.difference == PairedDifference(3.0, None, None, 1, 1, "b")
+    assert (claim.difference.text, claim.difference.interval_text) == ("+3.00 (to b)", "")
     for missing in (
         claim_best(results, "linear", "c", ["a"], views=4),
         claim_improves(results, "linear", "views", loss="c"),
     ):
-        assert (missing.verdict, missing.basis) == ("not tested", "")
+        assert (missing.verdict, missing.difference) == ("not tested", None)
+
+
+def test_claims_about_trends_are_decided_by_the_difference_of_the_ends() -> None:
+    results = make_results(a=[[50.0, 51.0], [53.0, 54.1]], b=[[51.0, 51.0], [50.5, 50.6]])
     claim = claim_improves(results, "linear", "views", loss="a")
-    assert (claim.verdict, claim.evidence) == ("undecided", "2: 50.0, 4: 53.0, 6: 49.0")
-    assert "difference -1.00" in claim.basis
-    assert "difference +1.00" in claim_does_not_improve(results, "linear", "views", loss="a").basis
-    two = make_results(a=[[50.0], [53.0]], b=[[51.0], [50.5]])
-    assert claim_improves(two, "linear", "views", loss="a").verdict == "held"
-    assert claim_does_not_improve(two, "linear", "views", loss="a").verdict == "not held"
-    assert claim_less_variable(two, "linear", "views", "b", ["a"]).verdict == "held"
-    assert claim_less_variable(two, "linear", "views", "a", ["b"]).verdict == "not held"
-    assert claim_constant(two, "linear", "views", 0.5, loss="a").verdict == "not held"
-    assert claim_constant(two, "linear", "views", 1.0, loss="b").verdict == "undecided"
-    assert claim_constant(two, "linear", "views", 3.0, loss="b").verdict == "held"
+    assert (claim.verdict, claim.evidence) == ("held", "2: 50.5, 4: 53.5")
+    opposite = claim_does_not_improve(results, "linear", "views", loss="a")
+    assert (opposite.verdict, opposite.difference.mean) == ("not held", -claim.difference.mean)
+    assert claim_less_variable(results, "linear", "views", "b", ["a"]).verdict == "held"
+    assert claim_less_variable(results, "linear", "views", "a", ["b"]).verdict == "not held"
+    assert claim_constant(results, "linear", "views", 0.5, loss="a").verdict == "not held"
+    assert claim_constant(results, "linear", "views", 0.5, loss="b").verdict == "undecided"
+    assert claim_constant(results, "linear", "views", 3.0, loss="b").verdict == "held"
 
 
 def test_seeds_are_compared_pairwise_with_the_interval_of_differences() -> None:
@@ -448,23 +448,30 @@ def test_seeds_are_compared_pairwise_with_the_interval_of_differences() -> None:
     results = make_results(a=[[50.0, 60.0, 70.0]], b=[[49.0, 58.9, 69.1]], c=[[52.0, 57.0, 68.0]])
     claim = claim_best(results, "linear", "a", ["b"], views=2)
     differences = np.array([1.0, 1.1, 0.9])
-    margin = stats.t.ppf(0.975, 2) * stats.sem(differences)
+    interval = stats.t.interval(0.95, 2, loc=1.0, scale=stats.sem(differences))
     assert claim.verdict == "held"
-    assert claim.basis == f"difference to b +1.00, margin {margin:.2f} (95% over 3 seeds)"
+    assert claim.difference is not None
+    assert (claim.difference.low, claim.difference.high) == pytest.approx(interval, abs=1e-3)
+    assert (claim.difference.text, claim.difference.interval_text) == ("+1.00 (to b)", "+0.75 to +1.25")
     claim = claim_best(results, "linear", "a", ["b", "c"], views=2)  # the undecided comparison is named
-    assert (claim.verdict, claim.basis[:24]) == ("undecided", "difference to c +1.00, m")
+    assert (claim.verdict, claim.difference.text) == ("undecided", "+1.00 (to c)")
     assert claim_best(results, "linear", "b", ["a", "c"], views=2).verdict == "not held"
     # A seed that failed for one loss is left out.
     del results.values[Coordinates(loss="a", views=2)]["linear"][2]
-    assert "95% over 2 seeds" in claim_best(results, "linear", "a", ["b"], views=2).basis
+    assert claim_best(results, "linear", "a", ["b"], views=2).difference.seeds == 2
 
 
-@pytest.mark.parametrize("count", range(2, 15))
-def test_the_margin_is_never_narrower_than_students_interval(count: int) -> None:
+@pytest.mark.parametrize("count", range(2, 30))
+def test_the_interval_is_never_narrower_than_students(count: int) -> None:
     exact = stats.t.ppf(0.975, count - 1)
     value = T95[min(count - 2, len(T95) - 1)]
-    assert value >= exact - 6e-4
-    assert value < 1.1 * exact
+    assert exact <= value < 1.03 * exact
+
+
+def test_a_difference_that_the_table_does_not_show_decides_nothing() -> None:
+    assert PairedDifference.compute([0.09, 0.091, 0.092], digits=1).decision is None
+    assert PairedDifference.compute([0.19, 0.191, 0.192], digits=1).decision is True
+    assert PairedDifference.compute([-0.19, -0.191, -0.192], digits=1).decision is False
 
 
 def test_rounding_errors_are_not_a_difference() -> None:
@@ -474,7 +481,8 @@ def test_rounding_errors_are_not_a_difference() -> None:
 
 def test_lower_is_better_for_mae() -> None:
     coords = {name: Coordinates(loss=name, views=2) for name in "ab"}
-    results = Results({coords["a"]: {"mae": {0: [0.3, 0.5]}}, coords["b"]: {"mae": {0: [0.5, 0.7]}}})
+    lower, higher = ({seed: [low + seed / 10, high] for seed in (0, 1)} for low, high in ((0.3, 0.5), (0.5, 0.7)))
+    results = Results({coords["a"]: {"mae": lower}, coords["b"]: {"mae": higher}})
     assert claim_best(results, "mae", "a", ["b"], views=2).verdict == "held"
     assert claim_best(results, "mae", "b", ["a"], views=2).verdict == "not held"
 
@@ -500,7 +508,9 @@ def test_learning_rate_is_selected_on_the_validation_split(tmp_path: Path) -> No
                 )
             return {}
 
-    selected, table, _ = select_candidates(trials, FakeRunner(tmp_path / "runs"))
+    selection = select_candidates(trials, FakeRunner(tmp_path / "runs"))
+    selected, table = selection.trials, selection.table
+    assert (selection.unselected, selection.failed) == ([], {})
     assert len(searched) == 2 * len(LEARNING_RATES)
     assert {trial.eval_config.split for trial in searched} == {"valid"}
     assert {trial.config.seed for trial in searched} == {0}

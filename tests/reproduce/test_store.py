@@ -24,7 +24,7 @@ RESULT = EvaluationResult(
     caveats=("long text",),
 )  # fmt: skip
 FINISHED = FinishedTrial(
-    "photos-mv-dhel-2-12345678", "trial-1.json", "seed 0", compact_result(RESULT), 12.0, "32", "0.2", "2.9"
+    "photos-mv-dhel-2-12345678", "trial-1.json", "seed 0", compact_result(RESULT), 12.0, "32", torch="2.9"
 )
 
 

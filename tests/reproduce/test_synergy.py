@@ -91,7 +91,7 @@ def test_products_solve_xor_pairs_stay_at_chance_and_a_sum_keeps_both() -> None:
 
 def test_measurements_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = SynergySetting(fractions=(1.0,), seeds=2, steps=1)
-    first = measure_all(["mv-dhel", "prod-dhel"], setting, tmp_path)
+    first = measure_all(["mv-dhel", "prod-dhel"], setting, tmp_path / "synergy.jsonl")
     assert [(item.loss, item.seed) for item in first] == [(n, s) for n in ("mv-dhel", "prod-dhel") for s in (0, 1)]
     path = tmp_path / "synergy.jsonl"
     lines = path.read_text().splitlines()
@@ -103,32 +103,41 @@ def test_measurements_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Monke
         return measure(*point)
 
     monkeypatch.setattr(synergy, "measure", record)
-    assert measure_all(["mv-dhel", "prod-dhel"], setting, tmp_path) == first
+    assert measure_all(["mv-dhel", "prod-dhel"], setting, tmp_path / "synergy.jsonl") == first
     assert measured == [("prod-dhel", "mlp", 1.0, 1)]
-    measure_all(["mv-dhel"], SynergySetting(fractions=(1.0,), seeds=1, steps=2), tmp_path)
+    measure_all(["mv-dhel"], SynergySetting(fractions=(1.0,), seeds=1, steps=2), tmp_path / "synergy.jsonl")
     assert len(measured) == 2
 
 
-def make_measurement(loss: str, fraction: float, joint: float, pairwise: float) -> Measurement:
-    return Measurement(loss, "mlp", fraction, 0, joint, joint, "product", pairwise)
+def make_measurements(loss: str, fraction: float, joint: float, pairwise: float) -> list[Measurement]:
+    """Make measurements of two seeds, whose accuracies differ by 0.01%."""
+    return [
+        Measurement(loss, "mlp", fraction, seed, joint + seed / 1e4, joint + seed / 1e4, "product", pairwise)
+        for seed in (0, 1)
+    ]
 
 
 def test_claims_can_fail() -> None:
     best = compute_best_possible(0.5)[0]
     good = [
-        make_measurement("mv-dhel", 0.5, CHANCE, best),
-        make_measurement("prod-dhel", 0.5, best, 0.02),
-        make_measurement("gram", 0.5, 0.1, 0.05),
-        make_measurement(synergy.SUMS[0], 0.5, best, best),
+        *make_measurements("mv-dhel", 0.5, CHANCE, best),
+        *make_measurements("prod-dhel", 0.5, best, 0.02),
+        *make_measurements("gram", 0.5, 0.1, 0.05),
+        *make_measurements(synergy.SUMS[0], 0.5, best, best),
     ]
     assert [claim.verdict for claim in make_synergy_claims(good)] == ["held"] * 5
     bad = [
-        make_measurement("mv-dhel", 0.5, best, best),
-        make_measurement("prod-dhel", 0.5, 0.3, 0.02),
-        make_measurement("gram", 0.5, 0.2, 0.05),
-        make_measurement(synergy.SUMS[0], 0.5, best, 0.3),
+        *make_measurements("mv-dhel", 0.5, best, best),
+        *make_measurements("prod-dhel", 0.5, 0.3, 0.02),
+        *make_measurements("gram", 0.5, 0.2, 0.05),
+        *make_measurements(synergy.SUMS[0], 0.5, best, 0.3),
     ]
     assert [claim.verdict for claim in make_synergy_claims(bad)] == ["not held"] * 5
+    first_seed = [result for result in good if result.seed == 0]
+    assert [claim.verdict for claim in make_synergy_claims(first_seed)] == ["one seed"] * 5
+    difference = make_synergy_claims(good)[2].difference  # the limit of GRAM is 15%
+    assert difference is not None
+    assert (difference.mean, difference.seeds) == (pytest.approx(4.995), 2)
 
 
 def test_the_table_has_its_files_and_options(tmp_path: Path) -> None:

@@ -71,8 +71,11 @@ def reproduce_command(
     for result in outcome.tables:
         result.print()
     for claim in outcome.claims:
-        basis = f"; {claim.basis}" if claim.basis else ""
-        print_lines(f"{claim.verdict}: {claim.text}: {claim.evidence}{basis}")
+        basis = claim.tolerance
+        if claim.difference is not None:
+            interval = claim.difference.interval_text
+            basis = f"difference {claim.difference.text}" + (f", 95% interval {interval}" if interval else "")
+        print_lines(f"{claim.verdict}: {claim.text}: {claim.evidence}" + (f"; {basis}" if basis else ""))
     if options.scale == "smoke":
         print_lines(mv.reproduce.SMOKE_NOTE)
     print_lines(*(f"failed: {name}: {reason}" for name, reason in outcome.failed.items()))

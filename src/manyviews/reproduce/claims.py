@@ -1,7 +1,9 @@
 """The paper's claims about a table, compared with the numbers.
 
-A claim is about a difference, one for each seed, that is positive where it supports the claim. It is decided when the
-mean difference exceeds a margin: half of its 95% interval over seeds (Student's t), or with one seed the metric's.
+A claim is about a difference, one for each seed, that is positive where it supports the claim. It is decided by the
+mean of the differences and its 95% interval (Student's t): it held if the interval is above zero, it did not hold if
+the interval is below zero, and it is undecided otherwise. A mean that is too small for the table to show decides
+nothing. One seed has no interval.
 """
 
 import math
@@ -12,25 +14,89 @@ from typing import Any
 
 from manyviews.reproduce.results import METRICS, Metric, Results
 
-T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+T95 = (
+    12.707, 4.303, 3.183, 2.777, 2.571, 2.447, 2.365, 2.307, 2.263, 2.229, 2.201, 2.179, 2.161, 2.145, 2.132, 2.120,
+    2.110, 2.101, 2.094, 2.086,
+)  # fmt: skip
 """Student's t of a 95% interval for 2, 3, ... seeds; the last value, slightly too large, serves for more seeds."""
 
 
 @dataclass(frozen=True)
+class PairedDifference:
+    """The mean of the differences of each seed, and its 95% interval.
+
+    Examples:
+        >>> difference = PairedDifference.compute([1.0, 1.1, 0.9], digits=1)
+        >>> difference.text, difference.interval_text
+        ('+1.00', '+0.75 to +1.25')
+    """
+
+    mean: float
+    low: float | None
+    """Lower end of the interval; None with one seed."""
+    high: float | None
+    seeds: int
+    digits: int
+    """Digits that the table shows."""
+    other: str = ""
+    """What it is compared with, if a claim makes several comparisons; the least favorable one decides."""
+
+    @classmethod
+    def compute(cls, differences: Collection[float], digits: int, other: str = "") -> "PairedDifference":
+        mean, count = statistics.fmean(differences), len(differences)
+        if count == 1:
+            return cls(mean, None, None, count, digits, other)
+        half = T95[min(count - 2, len(T95) - 1)] * statistics.stdev(differences) / math.sqrt(count)
+        return cls(mean, mean - half, mean + half, count, digits, other)
+
+    @property
+    def decision(self) -> bool | None:
+        """Whether the difference is positive or negative; None if that is undecided."""
+        if self.low is None or self.high is None or abs(self.mean) <= 10.0**-self.digits:
+            return None
+        return True if self.low > 0 else False if self.high < 0 else None
+
+    @property
+    def text(self) -> str:
+        return f"{self._format(self.mean)} (to {self.other})" if self.other else self._format(self.mean)
+
+    @property
+    def interval_text(self) -> str:
+        return "" if self.low is None or self.high is None else f"{self._format(self.low)} to {self._format(self.high)}"
+
+    def _format(self, value: float) -> str:
+        return f"{value:+.{self.digits + 1}f}"
+
+
+@dataclass(frozen=True)
 class Claim:
-    """A sentence, whether it holds (None: undecided, or not tested), and the numbers that decide it."""
+    """A sentence, the numbers it is about, and what decides it: a difference over seeds, or a tolerance."""
 
     text: str
-    holds: bool | None
     evidence: str
-    basis: str = ""
-    """The difference and its margin, or the tolerance; empty if the claim could not be tested."""
+    difference: PairedDifference | None = None
+    """None if there are no results, or if the claim is about a measurement without seeds."""
+    tolerance: str = ""
+    """How a measurement without seeds decides."""
+    is_within_tolerance: bool = False
+    subject: str = ""
+    """The loss that is compared with others; a table without it does not have the claim."""
 
     @property
     def verdict(self) -> str:
-        if self.holds is None:
-            return "undecided" if self.basis else "not tested"
-        return "held" if self.holds else "not held"
+        if self.difference is None and not self.tolerance:
+            return "not tested"
+        if self.difference is not None and self.difference.seeds == 1:
+            return "one seed"
+        holds = self.is_within_tolerance if self.difference is None else self.difference.decision
+        return "undecided" if holds is None else "held" if holds else "not held"
+
+
+def find_least_favorable(comparisons: Mapping[str, Collection[float]], digits: int) -> PairedDifference | None:
+    """Return the comparison that supports a claim least, or None if there is none; each has a difference by seed."""
+    differences = [PairedDifference.compute(values, digits, other) for other, values in comparisons.items() if values]
+    ranks = {None: 1, False: 0, True: 2}
+    return min(differences, key=lambda difference: (ranks[difference.decision], difference.mean), default=None)
 
 
 def claim_best(results: Results, metric: str, winner: str, others: Sequence[str], **coords: Any) -> Claim:
@@ -74,9 +140,9 @@ def claim_less_variable(
 def claim_constant(results: Results, metric: str, axis: str, within: float, **coords: Any) -> Claim:
     """Claim that the metric changes by at most `within` along the axis."""
     kind, series = METRICS[metric], _get_curve(results, metric, axis, coords)
-    holds, basis = _decide([within - span for span in _compute_span(series).values()], kind)
     text = f"{kind.short_name} stays within {within:g} whatever the {axis} ({_format_coordinates(coords)})"
-    return Claim(text, holds, _format_curve(series, kind), basis)
+    rooms = {"": [within - span for span in _compute_span(series).values()]}
+    return Claim(text, _format_curve(series, kind), find_least_favorable(rooms, kind.digits))
 
 
 Scores = dict[int, float]
@@ -86,44 +152,20 @@ Scores = dict[int, float]
 def _compute_trend(results: Results, metric: str, axis: str, coords: Mapping[str, Any], verb: str, sign: int) -> Claim:
     kind, series = METRICS[metric], _get_curve(results, metric, axis, coords)
     first, last = (series[end(series)] for end in (min, max)) if len(series) > 1 else ({}, {})
-    holds, basis = _decide([sign * (last[seed] - first[seed]) for seed in first.keys() & last.keys()], kind)
-    return Claim(
-        f"{kind.short_name} {verb} with more {axis} ({_format_coordinates(coords)})",
-        holds,
-        _format_curve(series, kind),
-        basis,
-    )
+    changes = {"": [sign * (last[seed] - first[seed]) for seed in first.keys() & last.keys()]}
+    text = f"{kind.short_name} {verb} with more {axis} ({_format_coordinates(coords)})"
+    return Claim(text, _format_curve(series, kind), find_least_favorable(changes, kind.digits))
 
 
 def _compare(text: str, numbers: str, scores: Mapping[str, Scores], winner: str, kind: Metric, sign: int) -> Claim:
     """Claim that the winner's scores are above (sign 1) or below (-1) each other's; the least favorable one decides."""
-    comparisons = []
-    for name, values in scores.items():
-        seeds = values.keys() & scores.get(winner, {}).keys() if name != winner else set()
-        if seeds:
-            differences = [sign * (scores[winner][seed] - values[seed]) for seed in seeds]
-            holds, basis = _decide(differences, kind, f" to {name}")
-            comparisons.append(((1 if holds is None else 2 * holds, statistics.fmean(differences)), holds, basis))
-    _, holds, basis = min(comparisons, key=lambda comparison: comparison[0], default=(None, None, ""))
-    return Claim(text, holds, numbers, basis)
-
-
-def _decide(differences: Collection[float], kind: Metric, other: str = "") -> tuple[bool | None, str]:
-    """Return whether the differences, one for each seed, exceed their margin on one side, and the basis as text."""
-    count = len(differences)
-    if not count:
-        return None, ""
-    mean = statistics.fmean(differences)
-    if count == 1:
-        margin, reason = kind.margin, "one seed: the metric's minimum"
-    else:
-        deviation = statistics.stdev(differences)
-        # A difference too small for the table to show does not count.
-        margin = max(T95[min(count - 2, len(T95) - 1)] * deviation / math.sqrt(count), 10.0**-kind.digits)
-        reason = f"95% over {count} seeds"
-    digits = kind.digits + 1
-    basis = f"difference{other} {mean:+.{digits}f}, margin {margin:.{digits}f} ({reason})"
-    return (None if abs(mean) <= margin else mean > 0), basis
+    own = scores.get(winner, {})
+    comparisons = {
+        name: [sign * (own[seed] - values[seed]) for seed in sorted(values.keys() & own.keys())]
+        for name, values in scores.items()
+        if name != winner
+    }
+    return Claim(text, numbers, find_least_favorable(comparisons, kind.digits), subject=winner)
 
 
 def _get_curve(results: Results, metric: str, axis: str, coords: Mapping[str, Any]) -> dict[float, Scores]:

@@ -89,13 +89,15 @@ class ReproduceOptions:
         Examples:
             >>> ReproduceOptions(views=(2, 4), released_variant=True).format_command("table1")
             'manyviews reproduce table1 --views 2 4 --released-variant'
+
+        Absolute paths are shortened to their last part: another machine has other folders.
         """
         words = ["manyviews", "reproduce", table]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value != field.default:
                 values = value if isinstance(value, tuple) else () if value is True else (value,)
-                words += ["--" + field.name.replace("_", "-"), *map(str, values)]
+                words += ["--" + field.name.replace("_", "-"), *(_strip_folder(str(value)) for value in values)]
         return shlex.join(words)
 
     def check(self, experiment: Experiment) -> None:
@@ -151,6 +153,12 @@ class ReproduceOptions:
         return config if config.max_instances is None else dataclasses.replace(config, subset="first")
 
 
+def _strip_folder(value: str) -> str:
+    """Shorten an absolute path, also after NAME=, to its last part."""
+    name, equals, path = value.rpartition("=")
+    return name + equals + Path(path).name if Path(path).is_absolute() else value
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A table or figure of the paper."""
@@ -172,8 +180,9 @@ class Experiment:
     """Whether `search_trials` applies."""
 
     def check_claims(self, results: Results) -> list[Claim]:
-        """Compare the paper's claims with the results, for each dataset."""
-        return [claim for data in results.list_levels("data") for claim in self.make_claims(results, data)]
+        """Compare the paper's claims about the losses of a table with the results, for each dataset."""
+        claims = [claim for data in results.list_levels("data") for claim in self.make_claims(results, data)]
+        return [claim for claim in claims if claim.subject in ("", *results.list_levels("loss"))]
 
 
 def get_loss_name(loss: str, released: bool) -> str:

@@ -44,12 +44,23 @@ def _make_column_title(parts: Sequence[str], values: Sequence[str]) -> list[str]
     return [f"{value} {part}" if value.replace(".", "").isdigit() else value for part, value in pairs]
 
 
+CLAIM_COLUMNS = ("claim", "verdict", "difference", "95% interval", "seeds", "numbers")
+MEASURED_CLAIM_COLUMNS = ("claim", "verdict", "decided by", "numbers")
+
+
 def make_claims_table(claims: Sequence[Claim], title: str = "The paper's claims, and whether they held here") -> Table:
-    return Table.from_texts(
-        title,
-        ("claim", "verdict", "decided by", "numbers"),
-        [(claim.text, claim.verdict, claim.basis, claim.evidence) for claim in claims],
-    )
+    if any(claim.tolerance for claim in claims):
+        rows = [(claim.text, claim.verdict, claim.tolerance, claim.evidence) for claim in claims]
+        return Table.from_texts(title, MEASURED_CLAIM_COLUMNS, rows)
+    return Table.from_texts(title, CLAIM_COLUMNS, [_format_claim(claim) for claim in claims])
+
+
+def _format_claim(claim: Claim) -> tuple[str, ...]:
+    if claim.difference is None:
+        return claim.text, claim.verdict, "", "", "", claim.evidence
+    difference = claim.difference
+    numbers = (difference.text, difference.interval_text, str(difference.seeds))
+    return claim.text, claim.verdict, *numbers, claim.evidence
 
 
 def format_long_csv(experiment: Experiment, results: Results, paper: bool) -> str:

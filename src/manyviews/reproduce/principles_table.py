@@ -35,6 +35,6 @@ def make_principles_table() -> tuple[Table, list[Claim]]:
             measured = [(report.simultaneous_alignment, report.accurate_energy, report.terms) for report in reports]
             numbers = f"P1 {marks[0]}, P2 {marks[1]}, terms (at views) {terms}"
             text = f"{name}: P1 {'yes' if p1 else 'no'}, P2 {'yes' if p2 else 'no'}, {formula} terms"
-            claims.append(Claim(text, measured == expected, numbers, "equal, without tolerance"))
+            claims.append(Claim(text, numbers, None, "equal, without tolerance", measured == expected))
     header = ("loss", "P1 all views aligned at once", "P2 complete energy", "P3 terms (at views)", "coupling")
     return Table.from_texts("The paper's principles, measured by differentiating each loss", header, rows), claims

@@ -24,8 +24,6 @@ class Metric:
     extract: Extract
     digits: int = 1
     higher_is_better: bool = True
-    margin: float = 2.0
-    """Smallest difference between two runs that counts with one seed, where no spread is known."""
 
     @property
     def sign(self) -> int:
@@ -77,17 +75,13 @@ METRICS = {
     "head": Metric("supervised head, %", _extract_score("linear", "supervised_head")),
     "has0": Metric("Has0_acc_2, %", _extract_probes("Has0_acc_2")),
     "mult": Metric("Mult_acc_2, %", _extract_probes("Mult_acc_2")),
-    "mae": Metric("MAE", _extract_probes("MAE", factor=1), 3, higher_is_better=False, margin=0.02),
+    "mae": Metric("MAE", _extract_probes("MAE", factor=1), 3, higher_is_better=False),
     "head-has0": Metric("Has0_acc_2 of the supervised head, %", _extract_probes("Has0_acc_2", "supervised_head")),
     "head-mult": Metric("Mult_acc_2 of the supervised head, %", _extract_probes("Mult_acc_2", "supervised_head")),
-    "head-mae": Metric(
-        "MAE of the supervised head", _extract_probes("MAE", "supervised_head", 1), 3, False, margin=0.02
-    ),
-    "alignment": Metric("alignment", _extract_geometry("alignment"), 3, higher_is_better=False, margin=0.05),
-    "uniformity": Metric(
-        "uniformity (Wasserstein)", _extract_geometry("wasserstein"), 4, higher_is_better=False, margin=0.01
-    ),
-    "rank": Metric("rank", _extract_geometry("rank"), 0, margin=3),
+    "head-mae": Metric("MAE of the supervised head", _extract_probes("MAE", "supervised_head", 1), 3, False),
+    "alignment": Metric("alignment", _extract_geometry("alignment"), 3, higher_is_better=False),
+    "uniformity": Metric("uniformity (Wasserstein)", _extract_geometry("wasserstein"), 4, higher_is_better=False),
+    "rank": Metric("rank", _extract_geometry("rank"), 0),
     "rankme": Metric("RankMe", _extract_geometry("rankme"), 1),
 }
 

@@ -2,52 +2,37 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
-from manyviews import __version__
 from manyviews.reproduce import theorem
-from manyviews.reproduce.claims import Claim
 from manyviews.reproduce.experiments import EXPERIMENTS, Experiment, ReproduceOptions
 from manyviews.reproduce.figures import draw_line_figure
-from manyviews.reproduce.pivot_tables import format_long_csv, make_claims_table, make_pivot_tables
+from manyviews.reproduce.origin import Origin, describe_origins
+from manyviews.reproduce.pivot_tables import format_long_csv, make_pivot_tables
 from manyviews.reproduce.principles_table import make_principles_table
 from manyviews.reproduce.results import Results
 from manyviews.reproduce.rivals import RIVALS
 from manyviews.reproduce.runner import TrialRunner
 from manyviews.reproduce.search import list_searched, select_candidates
+from manyviews.reproduce.store import FinishedTrial
 from manyviews.reproduce.subset_tables import make_baseline_tables, make_subset_tables
 from manyviews.reproduce.synergy import SCALE_SETTINGS, list_losses, measure_all
-from manyviews.reproduce.synergy_table import (
-    describe_skipped,
-    draw_synergy_figure,
-    make_synergy_claims,
-    make_synergy_tables,
+from manyviews.reproduce.synergy_table import draw_synergy_figure, make_synergy_claims, make_synergy_tables
+from manyviews.reproduce.table_files import (
+    ANALYSES,
+    Outcome,
+    check_table_files,
+    describe_missing,
+    write_table_files,
 )
+from manyviews.reproduce.temperature import TEMPERATURE
 from manyviews.reproduce.trials import Trial
-from manyviews.training import ConfigError
+from manyviews.training import ConfigError, TrainingInterrupted
 from manyviews.utils import Table, suggest, write_atomic
 
-ANALYSES = {
-    "theorem": "limits of the losses as instances grow, and their minimizers",
-    "principles": "the principles of Table I, measured for every loss",
-    "synergy": "what pairs of views cannot see: XOR of two views, every loss",
-}
 EXPERIMENTS["rivals"] = RIVALS
-BEYOND_PAPER = ("synergy", "rivals")
-"""Tables that the paper does not have."""
-SMOKE_NOTE = "Smoke runs are too short to test the paper's claims."
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The setting as a sentence, the tables, the claims, the files written, and the reason of each failed trial."""
-
-    setting: str
-    tables: tuple[Table, ...]
-    claims: tuple[Claim, ...]
-    files: tuple[Path, ...]
-    failed: dict[str, str]
+EXPERIMENTS["temperature"] = TEMPERATURE
 
 
 def get_experiment(name: str) -> Experiment:
@@ -83,27 +68,49 @@ def reproduce_table(
     output.mkdir(parents=True, exist_ok=True)
     _check_analysis_options(name, options)
     trials = [] if name in ANALYSES else make_trials(name, options)
-    _check_files(name, options, runner.folder, output, overwrite)
-    if name == "principles":
-        table, claims = make_principles_table()
-        return _write_outputs(name, options, output, [table], claims)
-    if name == "theorem":
-        return _run_theorem(options, output)
-    if name == "synergy":
-        return _run_synergy(options, runner, output)
+    check_table_files(name, options, runner.folder, output, overwrite)
+    try:
+        if name == "principles":
+            table, claims = make_principles_table()
+            return write_table_files(name, options, output, [table], claims, _describe_measurement())
+        if name == "theorem":
+            return _run_theorem(options, output)
+        return (
+            _run_synergy(options, runner, output)
+            if name == "synergy"
+            else _run_grid(name, options, trials, runner, output, overwrite)
+        )
+    except TrainingInterrupted:
+        if name in EXPERIMENTS:
+            _write_unfinished(name, options, trials, runner, output, overwrite)
+        raise
+
+
+def _run_grid(
+    name: str, options: ReproduceOptions, trials: list[Trial], runner: TrialRunner, output: Path, overwrite: bool
+) -> Outcome:
+    """Run the trials of a grid, the first seed first, and write its table."""
     experiment = EXPERIMENTS[name]
     tables: list[Table] = []
     failed: dict[str, str] = {}
+    unselected: list[Trial] = []
     if searched := list_searched(trials):
-        selected, search_table, failed = select_candidates(searched, runner)
-        trials = [*(trial for trial in trials if trial not in searched), *selected]
-        tables.append(search_table)
-    failed |= runner.run(trials)
+        selection = select_candidates(searched, runner)
+        trials = [*(trial for trial in trials if not trial.candidates), *selection.trials]
+        failed, unselected = dict(selection.failed), selection.unselected
+        tables.append(selection.table)
+    failed |= runner.run(sorted(trials, key=lambda trial: trial.config.seed))
     results = Results.collect(trials, runner.store, experiment.metrics)
-    if failed and not any(results.values.values()):
-        trial, reason = next(iter(failed.items()))
-        raise ConfigError(f"every trial of {name} failed, nothing was written; {trial}: {reason}")
-    _check_files(name, options, runner.folder, output, overwrite)  # another process may have written them meanwhile
+    loaded = [(trial, trial.load(runner.store)) for trial in trials]
+    missing = [*(trial for trial, result in loaded if result is None), *unselected]
+    if not any(results.values.values()):
+        if failed:
+            trial_name, reason = next(iter(failed.items()))
+            raise ConfigError(f"every trial of {name} failed, nothing was written; {trial_name}: {reason}")
+        if missing:
+            raise ConfigError(f"no trial of {name} is finished, nothing was written")
+    # Another process may have written them meanwhile.
+    check_table_files(name, options, runner.folder, output, overwrite)
     with_paper = options.matches_paper
     baselines = make_baseline_tables(trials, runner.store) if experiment.is_multimodal else []
     subsets = make_subset_tables(trials, runner.store) if experiment.is_multimodal else []
@@ -112,9 +119,35 @@ def reproduce_table(
     if experiment.x_axis and any(results.values.values()):
         figures = draw_line_figure(results, experiment.x_axis, experiment.metrics, output / name)
     write_atomic(output / f"{name}.csv", format_long_csv(experiment, results, with_paper))
-    messages = [f"{trial}: {reason}" for trial, reason in failed.items()]
-    outcome = _write_outputs(name, options, output, tables, experiment.check_claims(results), trials, messages)
-    return dataclasses.replace(outcome, files=(output / f"{name}.csv", *outcome.files, *figures), failed=failed)
+    notes = [describe_missing(missing, len(trials) + len(unselected))] if missing else []
+    notes += ["Failed: " + "; ".join(f"{trial}: {reason}" for trial, reason in failed.items())] if failed else []
+    claims = experiment.check_claims(results)
+    origin = _describe_trials([result for _, result in loaded if result is not None])
+    outcome = write_table_files(name, options, output, tables, claims, origin, [*trials, *unselected], notes)
+    files = (output / f"{name}.csv", *outcome.files, *figures)
+    return dataclasses.replace(outcome, files=files, failed=failed, missing=tuple(missing))
+
+
+def _write_unfinished(
+    name: str, options: ReproduceOptions, trials: list[Trial], runner: TrialRunner, output: Path, overwrite: bool
+) -> None:
+    """Write the table of the trials that are finished, if there are any."""
+    idle = dataclasses.replace(runner, launcher="none", jobs=1, slurm={}, log=lambda _: None)
+    with suppress(ConfigError):
+        _run_grid(name, options, trials, idle, output, overwrite)
+
+
+def _describe_trials(finished: Sequence[FinishedTrial]) -> str:
+    """Describe where trials were run, with which precision and for how long."""
+    precisions = " and ".join(sorted({trial.precision or "unknown" for trial in finished}))
+    seconds = sum(trial.seconds or 0 for trial in finished)
+    note = "" if all(trial.seconds is not None for trial in finished) else ", as far as it is known"
+    time = f"{seconds / 3600:.1f} hours of training" if seconds >= 3600 else f"{seconds / 60:.1f} minutes of training"
+    return f"{describe_origins(finished, 'trials')} Precision {precisions}; {time}{note}."
+
+
+def _describe_measurement() -> str:
+    return "Measured with " + describe_origins([Origin.of_this_process()], "")
 
 
 def _check_analysis_options(name: str, options: ReproduceOptions) -> None:
@@ -129,26 +162,6 @@ def _check_analysis_options(name: str, options: ReproduceOptions) -> None:
     if name in ANALYSES and dataclasses.replace(options, scale="laptop") != ReproduceOptions():
         applying = "only --scale and --losses apply" if name == "synergy" else "only --scale applies"
         raise ConfigError(f"{name} is measured, not trained: {applying}")
-
-
-def _check_files(name: str, options: ReproduceOptions, runs: Path, output: Path, overwrite: bool) -> None:
-    """Raise if files of this table exist that were made with other or unknown options."""
-    files = [path for suffix in ("md", "csv", "tex", "png", "pdf") if (path := output / f"{name}.{suffix}").exists()]
-    if overwrite or not files:
-        return
-    text = files[0].read_text(errors="replace") if files[0].suffix == ".md" else ""
-    if _format_provenance(name, options) not in text:
-        provenance = next(
-            (line for line in text.splitlines() if line.startswith("Made by ")), "Its options are unknown."
-        )
-        raise ConfigError(
-            f"{files[0]} was not made by `{options.format_command(name)}`. {provenance} Choose another --output "
-            f"(with --runs {runs} to reuse finished trials), or pass --overwrite"
-        )
-
-
-def _format_provenance(name: str, options: ReproduceOptions) -> str:
-    return f"Made by `{options.format_command(name)}`."
 
 
 def make_trials(name: str, options: ReproduceOptions) -> list[Trial]:
@@ -166,93 +179,19 @@ def _run_theorem(options: ReproduceOptions, output: Path) -> Outcome:
     table, claims, curves = theorem.measure_convergence(max_instances, draws)
     free_points, free_claims = theorem.optimize_free_points(steps, ("mv-infonce", "mv-dhel", "pwe-infonce", "pvc"))
     figures = theorem.draw_theorem_figure(curves, output / "theorem")
-    outcome = _write_outputs("theorem", options, output, [table, free_points], [*claims, *free_claims])
+    all_claims = [*claims, *free_claims]
+    outcome = write_table_files("theorem", options, output, [table, free_points], all_claims, _describe_measurement())
     return dataclasses.replace(outcome, files=(*outcome.files, *figures))
 
 
 def _run_synergy(options: ReproduceOptions, runner: TrialRunner, output: Path) -> Outcome:
     losses, setting = options.losses or list_losses()[0], SCALE_SETTINGS[options.scale]
-    results = measure_all(losses, setting, runner.folder, runner.jobs)
+    jobs = 0 if runner.launcher == "none" else runner.jobs
+    results = measure_all(losses, setting, runner.store.path.with_name("synergy.jsonl"), jobs)
+    total = setting.count_measurements(losses)
+    if len(results) < total:
+        raise ConfigError(f"{len(results)} of {total} measurements of synergy are finished, nothing was written")
     figures = draw_synergy_figure(results, output / "synergy")
-    outcome = _write_outputs("synergy", options, output, make_synergy_tables(results), make_synergy_claims(results))
+    tables, claims = make_synergy_tables(results), make_synergy_claims(results)
+    outcome = write_table_files("synergy", options, output, tables, claims, describe_origins(results, "measurements"))
     return dataclasses.replace(outcome, files=(*outcome.files, *figures))
-
-
-def _write_outputs(
-    name: str,
-    options: ReproduceOptions,
-    output: Path,
-    tables: Sequence[Table],
-    claims: Sequence[Claim],
-    trials: Sequence[Trial] = (),
-    failed: Sequence[str] = (),
-) -> Outcome:
-    """Write the .md and .tex files, and for analyses the .csv; smoke runs test no claim."""
-    claims = () if options.scale == "smoke" else claims
-    description = ANALYSES.get(name) or EXPERIMENTS[name].description
-    setting = _describe_setting(name, options, trials)
-    titles = ("Claims, and whether they held here",) if name in BEYOND_PAPER else ()
-    all_tables = (*tables, *([make_claims_table(claims, *titles)] if claims else []))
-    head = [setting, _format_provenance(name, options), *([SMOKE_NOTE] if options.scale == "smoke" else [])]
-    lines = [f"# {name}: {description}", ""]
-    for line in head:
-        lines += [line, ""]
-    if (output / f"{name}.png").exists():
-        lines += [f"![{description}]({name}.png)", ""]
-    for table in all_tables:
-        lines += [table.to_markdown(), ""]
-    if failed:
-        lines += ["Failed: " + "; ".join(failed), ""]
-    files = [output / f"{name}.md", output / f"{name}.tex"]
-    write_atomic(files[0], "\n".join(lines))
-    write_atomic(files[1], "\n".join([*(f"% {line}" for line in head), *(table.to_latex() for table in all_tables)]))
-    if name in ANALYSES:
-        files.append(output / f"{name}.csv")
-        write_atomic(files[-1], "\n".join(table.to_csv() for table in tables))
-    return Outcome(setting, tuple(tables), tuple(claims), tuple(files), {})
-
-
-def _describe_setting(name: str, options: ReproduceOptions, trials: Sequence[Trial]) -> str:
-    parts = [f"Scale {options.scale}", f"manyviews {__version__}"]
-    if name == "theorem":
-        parts.append(theorem.SETTING)
-    if name == "synergy":
-        parts += [SCALE_SETTINGS[options.scale].describe(), *([] if options.losses else [describe_skipped()])]
-    if trials:
-        parts.append(f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'}")
-        configs = [trial.config.with_loss_defaults() for trial in trials]
-        kinds: dict[tuple[int | None, int], set[float]] = {}
-        for config in configs:
-            temperatures = kinds.setdefault((config.max_instances, config.epochs), set())
-            if config.temperature is not None and not config.supervised:
-                temperatures.add(config.temperature)
-        for (max_instances, epochs), temperatures in sorted(kinds.items(), key=str):
-            instances = f"the first {max_instances:,} training instances" if max_instances else "all training instances"
-            used = ", ".join(f"{temperature:g}" for temperature in sorted(temperatures))
-            parts.append(f"{instances}, {epochs or 'default'} epochs" + (f", temperature {used}" if used else ""))
-        if precisions := {trial.resolved_config.precision for trial in trials} - {"32"}:
-            parts.append(f"precision {', '.join(sorted(precisions))}")
-        if EXPERIMENTS[name].has_search:
-            parts.append(f"{options.search_trials} search trials for each loss")
-        parts.append(
-            "losses "
-            + (
-                "as in the authors' released code"
-                if options.released_variant
-                else "by the papers' equations"
-                if name in BEYOND_PAPER
-                else "by the paper's equations"
-            )
-        )
-        if options.missing_rate:
-            parts.append(f"{options.missing_rate:.0%} of the modalities removed from training")
-        experiment = EXPERIMENTS[name]
-        values = (
-            experiment.get_paper_value(trial.coordinates, metric) for trial in trials for metric in experiment.metrics
-        )
-        if options.scale == "paper" and not options.matches_paper and any(value is not None for value in values):
-            parts.append(
-                "without the paper's values, which need --released-variant and no --max-instances, --epochs or "
-                "--missing-rate"
-            )
-    return "; ".join(parts) + "."

@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from manyviews.data import load_dataset
 from manyviews.evaluation import EvaluationConfig
@@ -32,8 +33,21 @@ def make_search_trials(trials: Sequence[Trial]) -> dict[tuple[Coordinates, Candi
     }
 
 
-def select_candidates(trials: Sequence[Trial], runner: TrialRunner) -> tuple[list[Trial], Table, dict[str, str]]:
-    """Set each trial to the best of its candidates on the validation split with the first seed."""
+@dataclass(frozen=True)
+class Selection:
+    """The result of a search: trials with their best candidates, and trials whose search is not finished."""
+
+    trials: list[Trial]
+    unselected: list[Trial]
+    table: Table
+    failed: dict[str, str]
+
+
+def select_candidates(trials: Sequence[Trial], runner: TrialRunner) -> Selection:
+    """Set each trial to the best of its candidates on the validation split with the first seed.
+
+    Candidates that failed are left out. If a candidate is neither finished nor failed, nothing is selected.
+    """
     for source in {trial.config.data for trial in trials}:
         if "test" not in load_dataset(source).splits:
             raise ConfigError(f"the search needs a test split, which {source} does not have")
@@ -45,17 +59,28 @@ def select_candidates(trials: Sequence[Trial], runner: TrialRunner) -> tuple[lis
     rows = []
     for coords, trial in first.items():
         scores = {each: get_validation_score(search_trials[coords, each], runner.store) for each in trial.candidates}
+        has_failed = {each: search_trials[coords, each].name in failed for each in trial.candidates}
         finished = {candidate: score for candidate, score in scores.items() if score is not None}
-        best[coords] = max(finished or scores, key=lambda candidate: finished.get(candidate, 0.0))
-        texts = [f"{each}: {'failed' if score is None else f'{score:.3f}'}" for each, score in scores.items()]
-        rows.append((*map(str, trial.coordinates.values()), *texts, str(best[coords])))
+        if all(each in finished or has_failed[each] for each in scores):
+            best[coords] = max(finished or scores, key=lambda candidate: finished.get(candidate, 0.0))
+        texts = [
+            f"{each}: " + ("failed" if has_failed[each] else "missing" if score is None else f"{score:.3f}")
+            for each, score in scores.items()
+        ]
+        rows.append((*map(str, trial.coordinates.values()), *texts, str(best.get(coords, ""))))
     count = max(len(trial.candidates) for trial in first.values())
     header = (*next(iter(first.values())).coordinates, *(f"candidate {i + 1}" for i in range(count)), "selected")
     table = Table.from_texts(SEARCH_NOTE, header, rows)
-    selected = [dataclasses.replace(trial, config=best[trial.coordinates].apply(trial.config)) for trial in trials]
+    selected = [
+        dataclasses.replace(trial, config=best[trial.coordinates].apply(trial.config))
+        for trial in trials
+        if trial.coordinates in best
+    ]
+    unselected = [trial for trial in trials if trial.coordinates not in best]
     selected_names = {trial.name for trial in selected}
-    runner.remove_runs([trial for trial in search_trials.values() if trial.name not in selected_names])
-    return selected, table, failed
+    done = [trial for (coords, _), trial in search_trials.items() if coords in best]
+    runner.remove_runs([trial for trial in done if trial.name not in selected_names])
+    return Selection(selected, unselected, table, failed)
 
 
 def get_validation_score(trial: Trial, store: TrialStore) -> float | None:

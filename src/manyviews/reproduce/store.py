@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from manyviews.evaluation import EvaluationResult
+from manyviews.reproduce.origin import Origin
 from manyviews.runs import Run
-from manyviews.utils import append_line, escape_control_characters, open_regular, parse_json, read_text
+from manyviews.utils import append_line, open_regular, parse_json, read_text
 
 STORE_FILE = "trials.jsonl"
 """The name of the file in a folder of runs."""
 DIGITS = 8
 """Significant digits of stored scores; tables show at most 6."""
-NO_COMMIT = "none"
 
 
 @dataclass(frozen=True)
-class FinishedTrial:
+class FinishedTrial(Origin):
     """The evaluation of a trial, and how and where it was trained."""
 
     name: str
@@ -42,11 +42,6 @@ class FinishedTrial:
     seconds: float | None = None
     """Time of training: from the first to the last line of its log, without interruptions. None: unknown."""
     precision: str = ""
-    manyviews: str = ""
-    torch: str = ""
-    commit: str | None = None
-    """Git commit, with "+changes" if files of the package differed from it. None: not in a checkout."""
-    machine: str = ""
 
     def to_json(self) -> str:
         """Return one line of JSON."""
@@ -146,16 +141,8 @@ def read_finished_run(path: Path, file: str, label: str = "") -> FinishedTrial |
         run = Run.open(path)
     except ValueError:
         return trial
-    commit = run.provenance.get("commit", NO_COMMIT)
-    return dataclasses.replace(
-        trial,
-        seconds=_measure_seconds(run),
-        precision=run.config.precision,
-        manyviews=run.provenance.get("manyviews", ""),
-        torch=run.provenance.get("torch", ""),
-        commit=None if commit == NO_COMMIT else commit.replace(" with changes", "+changes"),
-        machine=escape_control_characters(run.provenance.get("machine", "")),
-    )
+    origin = dataclasses.asdict(Origin.from_provenance(run.provenance))
+    return dataclasses.replace(trial, seconds=_measure_seconds(run), precision=run.config.precision, **origin)
 
 
 def _measure_seconds(run: Run) -> float | None:

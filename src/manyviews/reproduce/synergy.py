@@ -33,7 +33,9 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from manyviews.losses import LOSSES, get_default_temperature, get_loss, parse_sum
-from manyviews.utils import limit_threads, read_text, track, warmup_cosine_lr, write_atomic
+from manyviews.reproduce.origin import Origin
+from manyviews.reproduce.store import JsonLines
+from manyviews.utils import append_line, limit_threads, track, warmup_cosine_lr
 
 BITS, DIM, HIDDEN_DIM, BATCH_SIZE = 5, 32, 64, 128
 NUM_STRINGS = 2**BITS
@@ -58,6 +60,9 @@ class SynergySetting:
     max_temperature: float = 0.2
     """Temperature of losses whose default is larger."""
 
+    def count_measurements(self, losses: Sequence[str]) -> int:
+        return len(losses) * len(self.encoders) * len(self.fractions) * self.seeds
+
     def describe(self) -> str:
         encoders, seeds = " and ".join(self.encoders), "1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         return (
@@ -75,7 +80,7 @@ SCALE_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Origin):
     """Accuracies of one training: a loss, an encoder, p and a seed."""
 
     loss: str
@@ -220,19 +225,20 @@ def measure(loss: str, encoder: str, fraction: float, seed: int, setting: Synerg
     return Measurement(loss, encoder, fraction, seed, own, by_score[best_score], best_score, pairwise)
 
 
-def measure_all(losses: Sequence[str], setting: SynergySetting, folder: Path, jobs: int = 1) -> list[Measurement]:
-    """Measure each loss at each p with each seed; measurements in the folder are not repeated."""
-    path = folder / "synergy.jsonl"
+def measure_all(losses: Sequence[str], setting: SynergySetting, path: Path, jobs: int = 1) -> list[Measurement]:
+    """Measure each loss at each p with each seed; measurements that are lines of the file are not repeated.
+
+    With `jobs` 0 nothing is measured, and measurements that are missing are left out.
+    """
     cached = dict(_read_measurements(path, setting))
     grid = list(product(losses, setting.encoders, setting.fractions, range(setting.seeds)))
     missing = sorted((point for point in grid if point not in cached), key=lambda point: point[3])
-    folder.mkdir(parents=True, exist_ok=True)
-    for result in track(_run(missing, setting, jobs), "synergy", len(missing)):
+    origin = dataclasses.asdict(Origin.of_this_process())
+    for measured in track(_run(missing, setting, jobs), "synergy", len(missing)) if jobs else ():
+        result = dataclasses.replace(measured, **origin)
         cached[result.loss, result.encoder, result.fraction, result.seed] = result
-        # Rewritten as a whole, so that a killed command leaves no incomplete line.
-        lines = [json.dumps({**dataclasses.asdict(item), "setting": _identify(setting)}) for item in cached.values()]
-        write_atomic(path, "\n".join(lines) + "\n")
-    return [cached[point] for point in grid]
+        append_line(path, json.dumps({**dataclasses.asdict(result), "setting": _identify(setting)}))
+    return [cached[point] for point in grid if point in cached]
 
 
 Point = tuple[str, str, float, int]
@@ -264,14 +270,9 @@ def _identify(setting: SynergySetting) -> str:
 
 def _read_measurements(path: Path, setting: SynergySetting) -> Iterator[tuple[Point, Measurement]]:
     """Read the measurements of a setting; damaged lines are measured again."""
-    try:
-        lines = read_text(path).splitlines()
-    except (OSError, ValueError):
-        return
     names = [field.name for field in dataclasses.fields(Measurement)]
-    for line in lines:
-        with suppress(ValueError, KeyError, TypeError):
-            fields = json.loads(line)
+    for fields in JsonLines(path).read_new()[0]:
+        with suppress(KeyError, TypeError):
             if fields["setting"] == _identify(setting):
-                result = Measurement(**{name: fields[name] for name in names})
+                result = Measurement(**{name: fields[name] for name in names if name in fields})
                 yield (result.loss, result.encoder, float(result.fraction), result.seed), result

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
 from manyviews.losses import parse_sum
-from manyviews.reproduce.claims import Claim
+from manyviews.reproduce.claims import Claim, find_least_favorable
 from manyviews.reproduce.figures import get_line_style, save_figure, use_plot_style
 from manyviews.reproduce.synergy import (
     CHANCE,
@@ -28,6 +29,7 @@ TITLES: dict[Accuracy, str] = {
 }
 TOLERANCE = 0.03
 """Difference of accuracy that is not counted: the mean of three seeds varies by less than this at chance."""
+DIGITS = 1
 HIGHLIGHTED = (*SUMS, "mv-dhel", "prod-infonce", "symile", "gram", "triangle")
 """Losses with a labeled line in the figure."""
 
@@ -64,85 +66,113 @@ def _average(results: Sequence[Measurement], accuracy: Accuracy) -> float:
     return statistics.fmean(getattr(result, accuracy) for result in results)
 
 
+Accuracies = dict[tuple[str, float], dict[Accuracy, dict[int, float]]]
+"""In percent, by loss and p, kind and seed."""
+
+
 def make_synergy_claims(results: Sequence[Measurement]) -> list[Claim]:
-    """Compare what each kind of loss should do with the measurements, for each encoder."""
+    """Compare what each kind of loss should do with the measurements, for each encoder.
+
+    The difference of a claim is the distance to its bound, in points of accuracy.
+    """
     claims: list[Claim] = []
     for encoder in dict.fromkeys(result.encoder for result in results):
-        means: dict[tuple[str, float], dict[Accuracy, float]] = {}
-        for loss, fraction in dict.fromkeys((result.loss, result.fraction) for result in results):
-            key = (loss, fraction, encoder)
-            selected = [result for result in results if (result.loss, result.fraction, result.encoder) == key]
-            means[loss, fraction] = {accuracy: _average(selected, accuracy) for accuracy in TITLES}
-        claims += _make_claims(means, encoder)
+        values: Accuracies = {}
+        for result in results:
+            if result.encoder == encoder:
+                by_kind = values.setdefault((result.loss, result.fraction), {kind: {} for kind in TITLES})
+                for kind in TITLES:
+                    by_kind[kind][result.seed] = 100 * getattr(result, kind)
+        claims += _make_claims(values, encoder)
     return claims
 
 
-def _make_claims(means: dict[tuple[str, float], dict[Accuracy, float]], encoder: str) -> Iterator[Claim]:
-    names = list(dict.fromkeys(loss for loss, _ in means))
-    fractions = sorted({fraction for _, fraction in means})
-    pair_losses = [name for name in names if _is_pairwise(name)]
-    joint_losses = [name for name in names if name.startswith("prod-") or name == "symile"]
-    if pair_losses:
-        (loss, fraction), worst = max(
-            ((key, value["best"]) for key, value in means.items() if key[0] in pair_losses), key=lambda item: item[1]
-        )
+def _make_claims(values: Accuracies, encoder: str) -> Iterator[Claim]:
+    names = list(dict.fromkeys(loss for loss, _ in values))
+    fractions = sorted({fraction for _, fraction in values})
+    if pair_losses := [name for name in names if _is_pairwise(name)]:
+        bound = 100 * (CHANCE + TOLERANCE)
+        rooms = {
+            f"{bound:.1f}, {name}, p = {fraction:g}": [
+                bound - value for value in values[name, fraction]["best"].values()
+            ]
+            for name, fraction in product(pair_losses, fractions)
+        }
+        worst = max(statistics.fmean(values[key]["best"].values()) for key in product(pair_losses, fractions))
         yield Claim(
             f"losses of pairs predict b from (a, c) at chance, whatever p ({encoder})",
-            worst <= CHANCE + TOLERANCE,
-            f"at most {worst:.1%}, {loss} at p = {fraction:g}; chance {CHANCE:.1%}",
-            f"at most {CHANCE + TOLERANCE:.1%} by any score, {len(pair_losses)} losses",
+            f"at most {worst:.1f}%; chance {CHANCE:.1%}; {len(pair_losses)} losses, by the best of all scores",
+            find_least_favorable(rooms, DIGITS),
         )
-    for name in joint_losses:
-        gaps = {fraction: means[name, fraction]["own"] - compute_best_possible(fraction)[0] for fraction in fractions}
-        yield Claim(
-            f"{name} predicts b from (a, c) as well as possible, whatever p ({encoder})",
-            min(gaps.values()) > -TOLERANCE,
-            ", ".join(f"p = {fraction:g}: {means[name, fraction]['own']:.1%}" for fraction in fractions),
-            f"at most {100 * TOLERANCE:g} points below the best possible",
-        )
-    for name, bound in (("gram", 0.15), ("triangle", 0.07)):
+    for name in (name for name in names if name.startswith("prod-") or name == "symile"):
+        rooms = {
+            f"{bound:.1f}, p = {fraction:g}": [value - bound for value in values[name, fraction]["own"].values()]
+            for fraction in fractions
+            for bound in [100 * (compute_best_possible(fraction)[0] - TOLERANCE)]
+        }
+        best = f"as well as possible, less {100 * TOLERANCE:g} points"
+        text = f"{name} predicts b from (a, c) {best}, whatever p ({encoder})"
+        yield Claim(text, _format_curve(values, name, fractions, "own"), find_least_favorable(rooms, DIGITS))
+    for name, limit in (("gram", 15), ("triangle", 7)):
         if name in names:
-            worst = max(means[name, fraction]["own"] for fraction in fractions)
-            evidence = ", ".join(f"p = {fraction:g}: {means[name, fraction]['own']:.1%}" for fraction in fractions)
-            text = f"{name} predicts b from (a, c) in at most {bound:.0%} of all cases ({encoder})"
-            yield Claim(text, worst <= bound, evidence, "by its own score, at every p")
-    yield from _make_sum_claims(means, names, [f for f in fractions if 0 < f < 1], encoder)
+            rooms = {
+                f"{limit}, p = {fraction:g}": [limit - value for value in values[name, fraction]["own"].values()]
+                for fraction in fractions
+            }
+            text = f"{name} predicts b from (a, c) in at most {limit}% of all cases, by its own score ({encoder})"
+            yield Claim(text, _format_curve(values, name, fractions, "own"), find_least_favorable(rooms, DIGITS))
+    yield from _make_sum_claims(values, names, [fraction for fraction in fractions if 0 < fraction < 1], encoder)
 
 
 def _make_sum_claims(
-    means: dict[tuple[str, float], dict[Accuracy, float]],
-    names: Sequence[str],
-    fractions: Sequence[float],
-    encoder: str,
+    values: Accuracies, names: Sequence[str], fractions: Sequence[float], encoder: str
 ) -> Iterator[Claim]:
-    def compute_gap(name: str) -> float:
-        """Return by how much the worse of both accuracies is below the best possible, at the worst p."""
-        gaps = []
-        for fraction in fractions:
-            joint, pairwise = compute_best_possible(fraction)
-            value = means[name, fraction]
-            gaps += [joint - value["best"], pairwise - value["pairwise"]]
-        return max(gaps)
-
     if not fractions:
         return
     sums = [name for name in names if len(parse_sum(name)) > 1]
     for name in sums:
-        numbers = (
-            f"p = {fraction:g}: {means[name, fraction]['best']:.1%} and {means[name, fraction]['pairwise']:.1%}"
+        rooms = {
+            f"{100 * (limit - TOLERANCE):.1f} for {target}, p = {fraction:g}": [
+                value - 100 * (limit - TOLERANCE) for value in values[name, fraction][kind].values()
+            ]
             for fraction in fractions
-        )
-        text = f"{name} keeps both: b from (a, c), and c from a ({encoder})"
-        basis = f"each at most {100 * TOLERANCE:g} points below the best possible, by the best of all scores"
-        yield Claim(text, compute_gap(name) < TOLERANCE, "; ".join(numbers), basis)
+            for target, kind, limit in _list_targets(fraction)
+        }
+        text = f"{name} keeps both, less {100 * TOLERANCE:g} points: b from (a, c), and c from a ({encoder})"
+        curves = [_format_curve(values, name, fractions, kind) for kind in ("best", "pairwise")]
+        yield Claim(text, f"b: {curves[0]}; c: {curves[1]}", find_least_favorable(rooms, DIGITS))
     if singles := [name for name in names if name not in sums]:
-        best = min(singles, key=compute_gap)
+        gaps = {name: _compute_gaps(values, name, fractions) for name in singles}
+        closest = min(singles, key=lambda name: statistics.fmean(gaps[name]))
+        rooms = {f"{100 * TOLERANCE:g}, {name}": [gap - 100 * TOLERANCE for gap in gaps[name]] for name in singles}
         yield Claim(
-            f"no single loss keeps both ({encoder})",
-            compute_gap(best) >= TOLERANCE,
-            f"the closest is {best}: {100 * compute_gap(best):.1f} points below the best possible in one of them",
-            f"more than {100 * TOLERANCE:g} points, by the best of all scores",
+            f"no single loss keeps both: each misses one by more than {100 * TOLERANCE:g} points ({encoder})",
+            f"the closest is {closest}: {statistics.fmean(gaps[closest]):.1f} points below the best possible",
+            find_least_favorable(rooms, DIGITS),
         )
+
+
+def _list_targets(fraction: float) -> list[tuple[str, Accuracy, float]]:
+    """List what a loss that keeps both predicts, by which accuracy, and the best possible one."""
+    joint, pairwise = compute_best_possible(fraction)
+    return [("b", "best", joint), ("c", "pairwise", pairwise)]
+
+
+def _compute_gaps(values: Accuracies, name: str, fractions: Sequence[float]) -> list[float]:
+    """Return by how much the worse of both accuracies is below the best possible, at the worst p, for each seed."""
+    return [
+        max(
+            100 * limit - values[name, fraction][kind][seed]
+            for fraction in fractions
+            for _, kind, limit in _list_targets(fraction)
+        )
+        for seed in values[name, fractions[0]]["best"]
+    ]
+
+
+def _format_curve(values: Accuracies, name: str, fractions: Sequence[float], kind: Accuracy) -> str:
+    means = {fraction: statistics.fmean(values[name, fraction][kind].values()) for fraction in fractions}
+    return ", ".join(f"p = {fraction:g}: {mean:.1f}%" for fraction, mean in means.items())
 
 
 def _is_pairwise(name: str) -> bool:

@@ -196,9 +196,9 @@ def measure_convergence(
         claims.append(
             Claim(
                 f"{loss_name} tends to its limit ({points.name})",
-                abs(gaps[-1]) < tolerance,
                 f"gap {gaps[0]:+.4f} at M {counts[0]}, {gaps[-1]:+.5f} at M {counts[-1]}; falls as M^{power:.2f}",
-                f"the last gap is below {tolerance:.5f}: twice the first, times (M / first M)^-0.6",
+                tolerance=f"the last gap is below {tolerance:.5f}: twice the first, times (M / first M)^-0.6",
+                is_within_tolerance=abs(gaps[-1]) < tolerance,
             )
         )
     header = ("points", "loss", "limit", *(f"gap at M {count}" for count in counts), "power of M")
@@ -220,9 +220,9 @@ def optimize_free_points(steps: int, names: Sequence[str]) -> tuple[Table, list[
         claims.append(
             Claim(
                 f"the minimizer of {name} aligns and spreads",
-                after[0] < 0.05 and after[2] < 0.05,
                 f"alignment {before[0]:.3f} to {after[0]:.3f}, Wasserstein {before[2]:.3f} to {after[2]:.3f}",
-                "both are below 0.05",
+                tolerance="both are below 0.05",
+                is_within_tolerance=after[0] < 0.05 and after[2] < 0.05,
             )
         )
     title = "Free points on the sphere (96 instances, 3 views, 8 dimensions), optimized under each loss"

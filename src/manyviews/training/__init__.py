@@ -39,6 +39,7 @@ from manyviews.training.run_directory import LOG_FILE as LOG_FILE
 from manyviews.training.run_directory import METRICS_FILE as METRICS_FILE
 from manyviews.training.run_directory import RunDirectory as RunDirectory
 from manyviews.training.run_directory import check_output as check_output
+from manyviews.training.run_directory import collect_provenance as collect_provenance
 from manyviews.training.signals import SignalCatcher as SignalCatcher
 from manyviews.training.signals import TrainingInterrupted as TrainingInterrupted
 from manyviews.training.sync_batch_norm import CPUSyncBatchNorm as CPUSyncBatchNorm

@@ -242,16 +242,17 @@ def collect_provenance() -> dict[str, str]:
 
 
 def _get_git_commit() -> str:
-    """Return the git commit of this package's checkout, or "none" if it was installed from a wheel.
+    """Return the last git commit that changed this package, or "none" if it was installed from a wheel.
 
-    Only changes of the package itself count: results that are written into the checkout do not.
+    Other commits and changes of the checkout, such as results that are written into it, make no difference.
     """
     git = [shutil.which("git") or "git", "-C", str(Path(__file__).parent)]
+    commands = (["log", "-1", "--format=%H", "--", "."], ["status", "--porcelain", "--untracked-files=no", "."])
     try:
         head, status = (
             subprocess.run([*git, *command], capture_output=True, text=True, check=True, timeout=10).stdout.strip()  # noqa: S603
-            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "."])
+            for command in commands
         )
     except (OSError, subprocess.SubprocessError):
         return "none"
-    return f"{head} with changes" if status else head
+    return f"{head or 'none'} with changes" if status else head or "none"

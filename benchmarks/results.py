@@ -1,0 +1,167 @@
+"""Make the tables of docs/results, and claims.md with the claims of all of them.
+
+    python -m benchmarks.results [--only TABLE ...] [--jobs 2] [--tables-only] [--modalities FOLDER]
+
+Finished trials are lines of OUTPUT/trials.jsonl and are not run again, on any machine. After an interruption the same
+command resumes, and the tables contain what is finished. Cheap and decisive tables come first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.claims_page import write_claims_page
+from manyviews.reproduce import ANALYSES, ReproduceOptions, TrialRunner, reproduce_table
+from manyviews.reproduce.origin import Origin
+from manyviews.training import TrainingInterrupted
+
+ROOT = Path(__file__).parents[1]
+STORE_FILE = "trials.jsonl"
+MODALITIES_VARIABLE = "MANYVIEWS_MODALITIES"
+"""The environment variable with the folder of the multimodal files."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A table and its options."""
+
+    table: str
+    options: ReproduceOptions = field(default_factory=ReproduceOptions)
+    files: tuple[str, ...] = ()
+    """Files of modalities, which become its datasets; the table is skipped without them."""
+
+
+SEEDS = 3
+ENTRIES = (
+    Entry("principles"),
+    Entry("synergy"),
+    Entry("multimodal", ReproduceOptions(modality_subsets=True), ("mosi_3modal.npz", "Mfeat.mat", "100leaves.mat")),
+    Entry("theorem"),
+    Entry("table1"),
+    Entry("knn"),
+    Entry("other-losses"),
+    Entry("memory"),
+    Entry("temperature"),
+    Entry("fixed-batch", ReproduceOptions(views=(2, 4, 8), losses=("pwe", "mv-infonce", "mv-dhel"))),
+    Entry("batch-size"),
+    Entry(
+        "rivals",
+        ReproduceOptions(
+            datasets=("cifar10",),
+            losses=(
+                "mv-dhel", "mv-infonce", "pvc", "pwe-infonce", "mmcr", "emp-ssl", "lejepa", "mv-dhel+0.5*prod-dhel",
+            ),
+        ),
+    ),
+    Entry("views", ReproduceOptions(views=(2, 4, 6, 8), losses=("pwe", "pvc", "mv-infonce", "mv-dhel"))),
+)  # fmt: skip
+
+
+def list_tables(arguments: argparse.Namespace) -> Iterator[tuple[str, ReproduceOptions]]:
+    """Yield the selected tables and their options; print why a table is skipped."""
+    for entry in ENTRIES:
+        if arguments.only and entry.table not in arguments.only:
+            continue
+        options = replace(entry.options, scale=arguments.scale)
+        if entry.table not in ANALYSES:
+            options = replace(options, seeds=arguments.seeds)
+        if entry.files:
+            folder = arguments.modalities
+            if missing := [name for name in entry.files if folder is None or not (folder / name).is_file()]:
+                where = f"set --modalities or ${MODALITIES_VARIABLE}" if folder is None else f"not in {folder}"
+                print(f"{entry.table}: skipped, it needs {', '.join(missing)} ({where})", flush=True)
+                continue
+            options = replace(options, datasets=tuple(str((folder / name).resolve()) for name in entry.files))
+        if arguments.scale == "smoke":
+            options = shrink(entry.table, options)
+        yield entry.table, options
+
+
+def shrink(table: str, options: ReproduceOptions) -> ReproduceOptions:
+    """Change options to those that the scale smoke has: digits, and 2 and 3 views."""
+    if table == "rivals":
+        return replace(options, datasets=("digits",))
+    return replace(options, views=tuple(count for count in options.views if count == 2))
+
+
+def is_measured_already(table: str, options: ReproduceOptions, output: Path) -> bool:
+    """Return whether a table without trials was made with these options by the current commit of the package."""
+    path = output / f"{table}.md"
+    text = path.read_text() if path.exists() else ""
+    commit = f"commit {Origin.of_this_process().short_commit},"
+    return table in ("principles", "theorem") and f"`{options.format_command(table)}`" in text and commit in text
+
+
+def make_tables(arguments: argparse.Namespace) -> int:
+    """Make the selected tables, and return the number of those that are incomplete."""
+    output: Path = arguments.output
+    launcher = "none" if arguments.tables_only else "local"
+    runner = TrialRunner(
+        arguments.runs, launcher, arguments.jobs, store_path=output / STORE_FILE, keep_runs=arguments.keep_runs
+    )
+    num_incomplete = 0
+    for table, options in list_tables(arguments):
+        if table in ("principles", "theorem") and (
+            arguments.tables_only or is_measured_already(table, options, output)
+        ):
+            print(f"{table}: kept", flush=True)
+            continue
+        print(f"{table}: {options.format_command(table)}", flush=True)
+        try:
+            outcome = reproduce_table(table, options, runner, output, overwrite=True)
+        except TrainingInterrupted:
+            write_claims_page(output, [entry.table for entry in ENTRIES])
+            raise
+        except (ValueError, OSError, RuntimeError) as error:
+            print(f"{table}: {error}", flush=True)
+            num_incomplete += 1
+            continue
+        num_incomplete += bool(outcome.missing)
+        print(f"{table}: written, {len(outcome.missing)} trials are missing", flush=True)
+        write_claims_page(output, [entry.table for entry in ENTRIES])
+    write_claims_page(output, [entry.table for entry in ENTRIES])
+    return num_incomplete
+
+
+def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tables = [entry.table for entry in ENTRIES]
+    parser.add_argument("--only", nargs="+", choices=tables, metavar="TABLE", help=f"some of {', '.join(tables)}")
+    parser.add_argument("--jobs", type=int, default=1, help="number of trials at once")
+    parser.add_argument("--tables-only", action="store_true", help="train nothing: make the tables of finished trials")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/results", help="folder of the tables and the store")
+    parser.add_argument("--runs", type=Path, default=ROOT / "results/runs", help="folder of the runs")
+    parser.add_argument("--keep-runs", action="store_true", help="keep the run directories of finished trials")
+    parser.add_argument("--scale", choices=("smoke", "laptop", "paper"), default="laptop")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each table entry")
+    folder = os.environ.get(MODALITIES_VARIABLE)
+    parser.add_argument(
+        "--modalities", type=Path, default=Path(folder) if folder else None,
+        help=f"folder of the multimodal files; default: ${MODALITIES_VARIABLE}",
+    )  # fmt: skip
+    arguments = parser.parse_args(words)
+    if arguments.jobs < 1 or arguments.seeds < 1:
+        parser.error(f"--jobs and --seeds must be >= 1, got {arguments.jobs} and {arguments.seeds}")
+    if arguments.tables_only:
+        arguments.jobs = 1
+    return arguments
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    try:
+        num_incomplete = make_tables(arguments)
+    except TrainingInterrupted as interrupt:
+        print(f"interrupted: {interrupt}", flush=True)
+        sys.exit(interrupt.exit_code)
+    if num_incomplete:
+        sys.exit(f"{num_incomplete} tables are incomplete; the same command resumes")
+
+
+if __name__ == "__main__":
+    main()
