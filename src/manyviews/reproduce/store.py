@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from manyviews.evaluation import EvaluationResult
+from manyviews.evaluation import EvaluationResult, SubsetScore, get_compared_metrics
 from manyviews.reproduce.origin import Origin
 from manyviews.runs import Run
 from manyviews.utils import append_line, open_regular, parse_json, read_text
@@ -47,7 +47,7 @@ class FinishedTrial(Origin):
         """Return one line of JSON."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["result"] = _encode(self.result)
-        return json.dumps(fields, allow_nan=False)
+        return json.dumps(fields, allow_nan=False, separators=(",", ":"))
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> FinishedTrial:
@@ -167,10 +167,27 @@ def compact_result(result: EvaluationResult) -> EvaluationResult:
         z = tuple(dataclasses.replace(group, spectrum=()) for group in geometry.z[:1])
         geometry = dataclasses.replace(geometry, h=(), z=z)
     compact = dataclasses.replace(
-        result, dataset_path=result.dataset, geometry=geometry, retrieval=(), summaries={}, caveats=(),
-        better_baselines=(),
+        result, dataset_path=result.dataset, geometry=geometry, subsets=_compact_subsets(result), retrieval=(),
+        summaries={}, caveats=(), better_baselines=(),
     )  # fmt: skip
     return EvaluationResult.from_json(json.dumps(_encode(compact)))
+
+
+def _compact_subsets(result: EvaluationResult) -> tuple[SubsetScore, ...]:
+    """Leave out the metrics by which subsets of modalities are not compared."""
+
+    def select(metrics: Mapping[str, float]) -> dict[str, float]:
+        return {name: metrics[name] for name in compared}
+
+    compared = get_compared_metrics(result) if result.subsets else []
+    return tuple(
+        dataclasses.replace(
+            subset,
+            scores={probe: select(metrics) for probe, metrics in subset.scores.items()},
+            fused=select(subset.fused),
+        )
+        for subset in result.subsets
+    )
 
 
 def _encode(value: Any) -> Any:

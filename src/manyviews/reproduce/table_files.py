@@ -62,6 +62,7 @@ def describe_missing(missing: Sequence[Trial], total: int) -> str:
     """List the trials of a table that are not finished, by coordinates.
 
     Examples:
+        >>> from manyviews.training import Config
         >>> trial = Trial(Config(seed=1), coordinates=Coordinates(loss="pvc", views=2))
         >>> describe_missing([trial], 6)
         'Not finished: 1 of 6 trials: loss pvc, views 2 (seed 1).'
