@@ -43,7 +43,7 @@ def measure_knn(queries: int, instances: int, seconds: float) -> Row:
 
     times = time_interleaved({"knn": lambda: knn_classify(train, labels, test, k=200), "topk": find_topk}, seconds)
     workload = f"kNN of {queries:,} among {instances:,}, {DIM} dimensions"
-    return make_time_row("evaluation", workload, "bare product and topk", times["knn"], times["topk"], max_ratio=1.6)
+    return make_time_row("evaluation", workload, "bare product and topk", times["knn"], times["topk"], max_ratio=1.2)
 
 
 def measure_probe(instances: int, seconds: float) -> Row:

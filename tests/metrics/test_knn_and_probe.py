@@ -18,6 +18,7 @@ from manyviews.metrics import (
     sample_stratified,
     score_knn,
 )
+from manyviews.metrics.knn import select_largest
 from manyviews.metrics.probe import L2_GRID
 
 
@@ -55,6 +56,44 @@ def test_ties_between_neighbors_go_to_the_first(columns: int, monkeypatch: pytes
         labels = torch.full((10,), 2)
         labels[1:4] = first % 3
         assert knn_classify(train, labels, torch.tensor([[2.0, 0.0]]), k=3, num_classes=3).item() == first % 3
+
+
+@pytest.mark.parametrize("block", [7, 40, 1000])
+@pytest.mark.parametrize("max_normalized", [0, 10**6])
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_ties_of_many_neighbors_go_to_the_first(
+    k: int, max_normalized: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row of the training set has many copies, some of them in other blocks."""
+    monkeypatch.setattr("manyviews.metrics.knn.KEY_BLOCK", block)
+    monkeypatch.setattr("manyviews.metrics.knn.MAX_NORMALIZED", max_normalized)
+    train = torch.eye(6)[torch.arange(90) * 7 % 6]
+    test = torch.tensor([[1.0, 0.9, 0.8, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 1.0, 0.1]])
+    labels = torch.arange(90) % 5
+    cosines = torch.nn.functional.normalize(test, dim=1) @ train.T
+    nearest = cosines.argsort(dim=1, descending=True, stable=True)[:, :k]
+    votes = torch.zeros(2, 5).scatter_add_(1, labels[nearest], (cosines.gather(1, nearest) / 0.07).exp())
+    assert torch.equal(knn_classify(train, labels, test, k=k), votes.argmax(1))
+
+
+@pytest.mark.parametrize("max_normalized", [0, 10**6])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_knn_of_any_precision_and_of_zeros(
+    dtype: torch.dtype, max_normalized: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("manyviews.metrics.knn.MAX_NORMALIZED", max_normalized)
+    train = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 2.0]], dtype=dtype, requires_grad=True)
+    predictions = knn_classify(train, torch.tensor([2, 0, 1]), torch.tensor([[1.0, 0.1], [0.1, 1.0]], dtype=dtype), k=1)
+    assert predictions.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(("length", "count"), [(3, 7), (64, 1), (500, 3), (501, 20), (1003, 60)])
+def test_largest_values_are_those_of_topk(length: int, count: int) -> None:
+    values = torch.randint(40, (9, length), generator=torch.Generator().manual_seed(0)).float()
+    largest, index = select_largest(values, count)
+    assert torch.equal(largest.sort(1, descending=True).values, values.topk(min(count, length)).values)
+    assert torch.equal(values.gather(1, index), largest)
+    assert all(len(set(row)) == len(row) for row in index.tolist())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,34 @@ def test_monitoring_uses_the_workers_of_the_config(tmp_path: Path, monkeypatch: 
     )
     train(config, output=tmp_path / "run", quiet=True)
     assert num_workers == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("planned", "steps_per_monitoring", "ranks", "interval"),
+    [
+        (1700, 0.5, 1, 170),
+        (1705, 0.5, 1, 171),
+        (170, 1.37, 1, 57),
+        (1700, 1.37, 4, 189),
+        (170, 20.0, 1, 170),
+        (9, 0.0, 1, 1),
+    ],
+)
+def test_monitoring_takes_a_small_part_of_a_run(
+    planned: int, steps_per_monitoring: float, ranks: int, interval: int
+) -> None:
+    task = SimpleNamespace(estimate_monitor_steps=lambda: steps_per_monitoring)
+    stub: Any = SimpleNamespace(config=Config(), task=task, fabric=SimpleNamespace(world_size=ranks))
+    assert Trainer.choose_monitor_interval(stub, planned) == interval
+    count = math.ceil(planned / interval)
+    assert count == 1 or (count <= 10 and count * steps_per_monitoring * ranks <= 0.03 * planned)
+    stub.config = Config(monitor_every=3)
+    assert Trainer.choose_monitor_interval(stub, planned) == 3
+
+
+def test_cost_of_monitoring_counts_the_views_that_are_encoded() -> None:
+    task = resolve_task(Config(), mv.load_dataset("photos"), 1)
+    assert task.estimate_monitor_steps() == (250 * 4 + 250 + 500) / (2.5 * 128 * 4)
 
 
 @pytest.mark.slow

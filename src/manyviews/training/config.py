@@ -223,7 +223,8 @@ class Config:
     """Report the operation that produces the first NaN gradient (slow)."""
 
     monitor_every: int = 0
-    """Steps between evaluations of the monitored instances (kNN, alignment, uniformity, rank); 0 = ten per run."""
+    """Steps between evaluations of the monitored instances (kNN, alignment, uniformity, rank); 0 = ten per run, or
+    fewer if that would take more than about 3% of it."""
     knn_k: int | None = None
     """Number of neighbors for kNN. Default: a tenth of the mean class size, between 1 and 200; for CIFAR and ImageNet
     the paper's 200 if classes are that large."""

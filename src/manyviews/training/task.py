@@ -45,7 +45,7 @@ MIN_MONITORED = 20
 """Minimum default of monitor_size; with fewer, one instance is more than 5% of the kNN accuracy."""
 MAX_MONITORED = 250
 """Maximum default of monitor_size, and of the trained instances that are monitored if monitor_size is 0."""
-KNN_BANK_SIZE = 1000
+KNN_BANK_SIZE = 500
 """Number of training instances among which kNN searches the neighbors of monitored instances."""
 SUBSET_KEY = 1
 """Random key of the sample of `max_instances`; it is the same for all seeds."""
@@ -210,6 +210,14 @@ class TrainingTask:
             elif not batch.mask.all():
                 raise ConfigError(f"some views are missing, because files cannot be read, {self.mask_error}")
         return kwargs
+
+    def estimate_monitor_steps(self) -> float:
+        """Estimate how many steps take as long as `monitor`, by the views that both encode."""
+        num_encoded = len(self.monitor_indices) * self.spec.num_views
+        if self.split.class_labels is not None and len(self.knn_bank):
+            num_encoded += (len(self.monitor_indices) + len(self.knn_bank)) * len(self.spec.modalities)
+        # The forward and backward pass of a step takes at least 2.5 times as long as a forward pass in evaluation mode.
+        return num_encoded / (2.5 * self.config.instances_per_batch * self.spec.num_views)
 
     def monitor(self, model: MultiViewModel) -> dict[str, float]:
         """Compute the kNN accuracy of representations and the geometry of embeddings of the monitored instances."""

@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
+MAX_MONITOR_COUNT, MAX_MONITOR_FRACTION = 10, 0.03
+"""Default of monitor_every: at most ten times per run, and at most this part of its time."""
+
+
 class DivergedError(ValueError):
     """The loss became NaN or infinite."""
 
@@ -273,11 +277,20 @@ class Trainer:
         epochs = next((e.epochs_before for e in self.run.extensions if step < e.step), self.config.epochs)
         return epochs * self.steps_per_epoch
 
+    def choose_monitor_interval(self, planned: int) -> int:
+        """Return the steps between evaluations of the monitored instances, of `planned` steps of the run."""
+        if self.config.monitor_every:
+            return self.config.monitor_every
+        # Rank 0 monitors alone, and the views of a step are divided among the ranks.
+        cost = self.task.estimate_monitor_steps() * self.fabric.world_size
+        count = min(MAX_MONITOR_COUNT, int(MAX_MONITOR_FRACTION * planned / cost)) if cost else MAX_MONITOR_COUNT
+        return max(1, math.ceil(planned / max(1, count)))
+
     def after_step(self, row: dict[str, Any]) -> None:
         """Monitor, write metrics and save a checkpoint, each at its interval."""
         config, step, is_last = self.config, self.step_number, self.step_number == self.total_steps
         planned = self.count_planned_steps(step - 1)
-        if step == planned or step % (config.monitor_every or max(1, planned // 10)) == 0:
+        if step == planned or step % self.choose_monitor_interval(planned) == 0:
             self.flush_metrics()
             if self.is_rank_zero:
                 self.monitor(row)
