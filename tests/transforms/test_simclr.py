@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from manyviews.loading import EpochBatches, count_instances_per_batch
 from manyviews.transforms import MultiCrop, SimCLRTransform
-from manyviews.utils import draw_permutation, draw_uniform, hash_key
+from manyviews.utils import draw_permutation, draw_uniform, hash_key, permute
 
 TRANSFORM = SimCLRTransform(16, jitter_strength=1.0, blur_prob=0.5)
 IMAGES = torch.randint(256, (12, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -109,6 +109,15 @@ def test_batches_of_all_ranks_form_the_batches_of_one_rank(instances: int, each:
     for batch, parts in zip(full, zip(*shares, strict=True), strict=True):
         assert torch.equal(batch, torch.cat(parts))
     assert len(torch.cat(list(full)).unique()) == len(full) * size
+
+
+def test_batches_are_parts_of_one_permutation() -> None:
+    """Also in a large epoch, whose indices are not computed at once; in any order of access."""
+    batches = EpochBatches(50_000, 300, seed=3, epoch=7, rank=1, ranks=2)
+    for i in (165, 0, 26, 27, 28):
+        positions = torch.arange(300 * i + 150, 300 * i + 300)
+        assert torch.equal(batches[i], permute(positions, 50_000, 3, 7))
+        batches[i].zero_()  # a batch is the caller's
 
 
 def test_instances_times_views_is_constant() -> None:

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from manyviews.utils import permute
+
+INSTANCES_AT_ONCE = 8192
+"""Instances whose indices are computed at once: those of one batch take almost as long."""
 
 
 def count_instances_per_batch(batch_size: int, views: int) -> int:
@@ -25,7 +29,7 @@ def count_instances_per_batch(batch_size: int, views: int) -> int:
 class EpochBatches(Sequence[Tensor]):
     """The instance indices of each batch of an epoch; ranks share each batch evenly.
 
-    The order is a function of (seed, epoch), computed batch by batch. The last incomplete batch is dropped.
+    The order is a function of (seed, epoch), computed for a few batches at a time. The last incomplete batch is dropped.
 
     Examples:
         >>> [len(batch) for batch in EpochBatches(10, 4, seed=0, epoch=0)]
@@ -54,6 +58,14 @@ class EpochBatches(Sequence[Tensor]):
     def __getitem__(self, i: int) -> Tensor:  # type: ignore[override]
         if not 0 <= i < len(self):
             raise IndexError(f"there are {len(self)} batches, got {i}")
-        share = self.size // self.ranks
-        first = i * self.size + self.rank * share
-        return permute(torch.arange(first, first + share), self.instances, self.seed, self.epoch)
+        count = max(1, INSTANCES_AT_ONCE // self.size)
+        return _compute_indices(self, i // count * count, count)[i % count].clone()
+
+
+@lru_cache(maxsize=2)
+def _compute_indices(batches: EpochBatches, first: int, count: int) -> Tensor:
+    """Return this rank's indices of up to `count` batches (count, size / ranks), from the batch `first` on."""
+    share = batches.size // batches.ranks
+    starts = torch.arange(first, min(first + count, len(batches))) * batches.size + batches.rank * share
+    positions = starts[:, None] + torch.arange(share)
+    return permute(positions.flatten(), batches.instances, batches.seed, batches.epoch).view(positions.shape)
