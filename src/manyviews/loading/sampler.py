@@ -29,7 +29,7 @@ def count_instances_per_batch(batch_size: int, views: int) -> int:
 class EpochBatches(Sequence[Tensor]):
     """The instance indices of each batch of an epoch; ranks share each batch evenly.
 
-    The order is a function of (seed, epoch), computed for some batches at a time. Instances that do not fill a batch are
+    The order is a function of (seed, epoch), computed for some batches at a time. The last incomplete batch is
     dropped.
 
     Examples:
