@@ -105,7 +105,7 @@ def measure_step_time(instances: int, seconds: float) -> Iterator[Row]:
         }
         times = time_interleaved(functions, seconds)
     workload, baseline = f"a full step, {instances} instances, 4 views at 32", "encoder's bare forward and backward"
-    yield make_time_row("training", workload, baseline, times["full"], times["encoder"], max_ratio=1.05)
+    yield make_time_row("training", workload, baseline, times["full"], times["encoder"], max_ratio=1.08)
     workload = f"a step with `--grad-cache-chunk {chunk}`"
     yield make_time_row("training", workload, "a step without", times["cached"], times["full"])
 

@@ -6,11 +6,11 @@ which negatives are used. MV-InfoNCE, MV-DHEL, MV-CL1 and MV-CL2 are four settin
 
 import math
 from collections.abc import Hashable, Sequence
+from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from manyviews.losses._batch import check_choice
 from manyviews.losses._masked import masked_logsumexp, masked_mean, masked_sum, safe_logaddexp
@@ -329,9 +329,11 @@ class LeaveOneOutLoss(PairwiseLoss):
         combined = self._multiply_others(z, mask) if self.combine == "product" else self._average_others(z, mask)
         if self.combine == "product" or self.normalize_mean:
             # A vector of zero has no direction: it is replaced by a constant unit vector, without a gradient.
-            length = torch.linalg.vector_norm(combined.detach(), dim=2, keepdim=True)
+            length = torch.linalg.vector_norm(combined, dim=2, keepdim=True)
+            has_direction = length.detach() > MIN_LENGTH[self.combine]
+            scale = torch.where(has_direction, 1 / torch.where(has_direction, length, 1.0), 0.0)
             fallback_direction = (torch.arange(z.shape[2], device=z.device) == 0).to(z)
-            combined = normalize(torch.where(length > MIN_LENGTH[self.combine], combined, fallback_direction), dim=2)
+            combined = torch.addcmul(fallback_direction * ~has_direction, combined, scale)
         if has_others is not None:
             combined = combined * has_others[:, :, None]
         return torch.cat([z, combined], 1), mask
@@ -341,16 +343,14 @@ class LeaveOneOutLoss(PairwiseLoss):
         return (z.sum(1, keepdim=True) - z) / count
 
     def _multiply_others(self, z: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the products of all other views: of those before, times those after, as a division could be by 0."""
+        """Return the products of all other views: of those before and those after, as a division could be by 0."""
         factors = z * math.sqrt(z.shape[2])  # entries of about 1, so that products do not underflow
         if mask is not None:
             factors = torch.where(mask[:, : z.shape[1], None], factors, 1.0)
         views = factors.unbind(1)
-        before, after = [torch.ones_like(views[0])], [torch.ones_like(views[0])]
-        for first, last in zip(views[:-1], views[:0:-1], strict=True):
-            before.append(before[-1] * first)
-            after.append(after[-1] * last)
-        return torch.stack([a * b for a, b in zip(before, reversed(after), strict=True)], 1)
+        before, after = list(accumulate(views[:-1], torch.mul)), list(accumulate(views[:0:-1], torch.mul))[::-1]
+        inner = (first * last for first, last in zip(before[:-1], after[1:], strict=True))
+        return torch.stack([after[0], *inner, before[-1]], 1)
 
 
 class NTXentLoss(EnergyLoss):
