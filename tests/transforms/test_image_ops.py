@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manyviews.transforms import SimCLRTransform, color, crop, image_ops
+from manyviews.utils import draw_uniform, hash_key
 
 pytestmark = pytest.mark.skipif(
     image_ops.load_library() is None and shutil.which("cc") is None, reason="no C compiler made the library"
@@ -28,6 +29,22 @@ def restore_threads() -> Iterator[None]:
 
 def make_views(photos: torch.Tensor = PHOTOS, start: int = 0, views: int = 40) -> torch.Tensor:
     return TRANSFORM(photos, views=views, index=torch.arange(start, start + len(photos)), **KEY)
+
+
+def test_random_numbers_are_the_same_bits_as_those_of_torch() -> None:
+    index, view, draw = torch.randint(2**62, (50,)), torch.arange(3, 8)[:, None], torch.arange(64, 73)
+    expected = draw_uniform(7, 2**31 - 1, index[:, None, None], view, draw)
+    assert torch.equal(image_ops.draw_uniform(int(hash_key(7, 2**31 - 1)), index, 3, 5, range(64, 73)), expected)
+
+
+@pytest.mark.parametrize("scale", [(0.08, 1.0), (1.0, 1.0), (0.001, 0.01)])
+@pytest.mark.parametrize("ratio", [(3 / 4, 4 / 3), (1.0, 1.0), (2.0, 3.0), (0.2, 0.5)])
+def test_boxes_are_those_of_torch(scale: tuple[float, float], ratio: tuple[float, float]) -> None:
+    sizes = torch.randint(1, 600, (400, 2), generator=GENERATOR)
+    sizes[:100] = sizes[:100] % 5 + 1
+    uniforms = torch.rand(400, 9, 2 * crop.MAX_ATTEMPTS + 2, generator=GENERATOR)
+    expected = crop.sample_crop_boxes(uniforms, sizes, scale, ratio)
+    assert torch.equal(image_ops.sample_crop_boxes(uniforms, sizes, scale, ratio), expected)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,5 @@
-/* Random resized crops and color jitter of images on CPUs: the operations of crop.py and color.py, a view at a time.
+/* Random resized crops and color jitter of images on CPUs: the operations of crop.py and color.py, a view at a time, and
+   their random numbers.
 
 A view of 32 x 32 stays in the first cache through all operations, which torch does one by one on whole batches.
 Results equal those of torch up to rounding; tests/transforms/test_image_ops.py compares them. */
@@ -111,6 +112,54 @@ FOR_EACH_CPU static void augment_view(float *view, int64_t pixels, const float *
                 }
             }
         }
+    }
+}
+
+/* ---- random numbers and boxes ---- */
+
+/* One more part of a key; see utils/rng.py. */
+INLINE uint64_t hash_part(uint64_t state, int64_t part) {
+    uint64_t x = (state ^ (uint64_t)part) + 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* Uniform numbers (count, num_views, num_draws) of the keys (what `state` has hashed, index, view, draw). */
+void draw_uniform(int64_t state, const int64_t *index, int64_t count, int64_t first_view, int64_t num_views,
+                  int64_t first_draw, int64_t num_draws, float *numbers) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t instance = hash_part((uint64_t)state, index[i]);
+        for (int64_t v = 0; v < num_views; v++) {
+            uint64_t view = hash_part(instance, first_view + v);
+            for (int64_t d = 0; d < num_draws; d++)
+                *numbers++ = (float)(hash_part(view, first_draw + d) >> 40) * 0x1p-24f;
+        }
+    }
+}
+
+/* Boxes (count, num_views, 4) from uniform numbers (count, num_views, 2 attempts + 2) and sizes (count, 2); see
+   sample_crop_boxes in crop.py. `limits` are the minimum and maximum of the scale and of the aspect ratio. */
+void sample_crop_boxes(const float *uniforms, const int64_t *sizes, int64_t count, int64_t num_views, int64_t attempts,
+                       const double *limits, int64_t *boxes) {
+    double low = log(limits[2]), high = log(limits[3]);
+    for (int64_t i = 0; i < count * num_views; i++, uniforms += 2 * attempts + 2, boxes += 4) {
+        double height = sizes[i / num_views * 2], width = sizes[i / num_views * 2 + 1], h = 0., w = 0.;
+        int fits = 0;
+        for (int64_t a = 0; a < attempts && !fits; a++) {
+            double area = height * width * (limits[0] + (limits[1] - limits[0]) * uniforms[a]);
+            double aspect = exp(low + (high - low) * uniforms[attempts + a]);
+            w = rint(sqrt(area * aspect)), h = rint(sqrt(area / aspect));
+            fits = w > 0. && w <= width && h > 0. && h <= height;
+        }
+        if (!fits) {
+            w = width / height > limits[3] ? rint(height * limits[3]) : width;
+            h = width / height < limits[2] ? rint(width / limits[2]) : height;
+            w = w < 1. ? 1. : w, h = h < 1. ? 1. : h;
+        }
+        boxes[0] = (int64_t)floor(fits ? uniforms[2 * attempts] * (height - h + 1.) : (height - h) / 2.);
+        boxes[1] = (int64_t)floor(fits ? uniforms[2 * attempts + 1] * (width - w + 1.) : (width - w) / 2.);
+        boxes[2] = (int64_t)h, boxes[3] = (int64_t)w;
     }
 }
 

@@ -1,4 +1,4 @@
-"""Crops and color jitter of images on CPUs, compiled from `_image_ops.c` when the package is installed.
+"""Crops and color jitter of images on CPUs, and their random numbers: compiled from `_image_ops.c` at installation.
 
 Views equal those of `crop.py` and `color.py` up to rounding, several times faster. Without the compiled library (there
 was no C compiler, or the system is Windows) those two make the views on every device.
@@ -26,6 +26,9 @@ def load_library() -> ctypes.CDLL | None:
         pointer, count = ctypes.c_void_p, ctypes.c_int64
         library.augment_color.argtypes = [pointer, count, count, pointer, pointer, count]
         library.crop_resize.argtypes = [pointer, *[count] * 5, pointer, pointer, count, pointer, count]
+        library.draw_uniform.argtypes = [count, pointer, *[count] * 5, pointer]
+        library.sample_crop_boxes.argtypes = [pointer, pointer, *[count] * 3, pointer, pointer]
+        library.draw_uniform.restype = library.sample_crop_boxes.restype = None
     except (OSError, AttributeError):
         return None
     return library
@@ -34,6 +37,37 @@ def load_library() -> ctypes.CDLL | None:
 def can_run(images: Tensor) -> bool:
     """Return whether the compiled operations can be used for these images."""
     return images.device.type == "cpu" and load_library() is not None
+
+
+def draw_uniform(state: int, index: Tensor, first_view: int, num_views: int, draws: range) -> Tensor:
+    """Return the uniform numbers (B, N, len(draws)) of `utils.draw_uniform`, the same bits.
+
+    `state` is the hash of the first parts of the key; index (B,), view and draw are the others.
+    """
+    index, numbers = index.long().contiguous(), torch.empty(len(index), num_views, len(draws))
+    library = load_library()
+    assert library is not None
+    library.draw_uniform(
+        state, index.data_ptr(), len(index), first_view, num_views, draws.start, len(draws), numbers.data_ptr()
+    )
+    return numbers
+
+
+def sample_crop_boxes(
+    uniforms: Tensor, sizes: Tensor, scale: tuple[float, float], ratio: tuple[float, float]
+) -> Tensor:
+    """Map uniform numbers (B, N, 2 A + 2) of A attempts and image sizes (B, 2) to boxes (B, N, 4); see `crop.py`."""
+    B, N, length = uniforms.shape
+    if sizes.shape != (B, 2) or length % 2:
+        raise ValueError(f"expected sizes ({B}, 2) and an even number of draws, got {tuple(sizes.shape)} and {length}")
+    uniforms, sizes, boxes = uniforms.contiguous(), sizes.long().contiguous(), sizes.new_empty(B, N, 4).long()
+    library = load_library()
+    assert library is not None
+    limits = (ctypes.c_double * 4)(*scale, *ratio)
+    library.sample_crop_boxes(
+        uniforms.data_ptr(), sizes.data_ptr(), B, N, length // 2 - 1, ctypes.addressof(limits), boxes.data_ptr()
+    )
+    return boxes
 
 
 def crop_resize(images: Tensor, box: Tensor, size: int, hflip: Tensor) -> Tensor:

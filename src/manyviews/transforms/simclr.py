@@ -12,7 +12,7 @@ from torch import Tensor
 from manyviews.data import pil_to_tensor
 from manyviews.transforms import color, crop, image_ops
 from manyviews.transforms.transform import ImageBatch, ImageTransform
-from manyviews.utils import draw_uniform
+from manyviews.utils import draw_uniform, hash_key
 
 CHUNK = 256
 """Views per chunk on a CPU, so that a chunk fits in the cache."""
@@ -112,7 +112,8 @@ class SimCLRTransform(ImageTransform):
         hflip = draws[..., -1] < self.hflip_prob
         with torch.autocast(device.type, enabled=False):
             sizes = crop.get_image_sizes(images).to(device)
-            boxes = crop.sample_crop_boxes(draws[..., :-1], sizes, self.crop_scale, self.aspect_ratio)
+            sample = image_ops.sample_crop_boxes if image_ops.can_run(draws) else crop.sample_crop_boxes
+            boxes = sample(draws[..., :-1], sizes, self.crop_scale, self.aspect_ratio)
             if not isinstance(images, Tensor):
                 crops = zip(images, boxes, hflip, strict=True)
                 return torch.stack([crop.crop_resize(image, box, self.size, flips) for image, box, flips in crops])
@@ -156,6 +157,8 @@ class SimCLRTransform(ImageTransform):
     @staticmethod
     def _draw_random(stream: range, seed: int, epoch: int, index: Tensor, views: int, first_view: int) -> Tensor:
         """Return uniform numbers (B, N, len(stream))."""
+        if image_ops.can_run(index):
+            return image_ops.draw_uniform(int(hash_key(seed, epoch)), index, first_view, views, stream)
         device = index.device
         view = torch.arange(first_view, first_view + views, device=device)[:, None]
         draw = torch.arange(stream.start, stream.stop, device=device)
