@@ -93,29 +93,95 @@ def table(page: str, title: str) -> list[list[str]]:
     return [[cell.strip(" `") for cell in line.strip("|\n").split("|")] for line in lines[1].splitlines()[2:]]
 
 
+def assert_readme_has(rows: list[list[str]], title: str) -> None:
+    """README has exactly these rows below a line; the message is what to paste there."""
+    expected = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    below = (ROOT / "README.md").read_text().split(title, 1)[1]
+    found = re.search(r"^\|[-|]+\|\n((?:\|.*\n)+)", below, re.MULTILINE)
+    assert found
+    assert found[1] == expected, f"the rows of README below {title} should be\n\n{expected}"
+
+
+def format_cost(cost: float) -> str:
+    return f"{cost:,.{0 if cost >= 100 else 1}f}"
+
+
 def test_readme_benchmarks_equal_the_measured_table() -> None:
     measured = json.loads((ROOT / "docs/results/benchmarks.json").read_text())["rows"]
     assert not any(row["max_ratio"] and row["ratio"] > row["max_ratio"] for row in measured)
-    measured = [row for row in measured if row["unit"] == "ms"]
-    for size, name, baseline, cost, baseline_cost, speedup in table("README.md", "`make bench`"):
-        parts = ["32 x 32"] if "views" in name else [name, size]
-        (row,) = [
-            row
-            for row in measured
-            if all(part in row["workload"] for part in parts) and row["baseline"] == baseline.replace("`", "")
-        ]
-        for documented, value in ((cost, row["cost"]), (baseline_cost, row["baseline_cost"])):
-            assert float(documented.removesuffix(" ms").replace(",", "")) == pytest.approx(value, rel=0.02)
-        assert float(speedup) == pytest.approx(1 / row["ratio"], rel=0.02)
+    rows = {(row["workload"].replace("`", ""), row["baseline"].replace("`", "")): row for row in measured}
+    expected = []
+    for workload, baseline, *_ in table("README.md", "`make bench`"):
+        row = rows[workload.replace("`", ""), baseline.replace("`", "")]
+        costs = [f"{format_cost(row[name])} {row['unit']}" for name in ("cost", "baseline_cost")]
+        expected.append([row["workload"], row["baseline"], *costs, f"{1 / row['ratio']:.3g}"])
+    assert_readme_has(expected, "`make bench`")
+
+
+def find_setting(page: str) -> tuple[str, str]:
+    """The command that made a table of results, and its seeds, instances and epochs; README repeats both."""
+    text = (ROOT / page).read_text()
+    command, seeds, limits = (
+        re.search(pattern, text, re.MULTILINE)
+        for pattern in (r"^Made by `(.*)`\.$", r"; (\d+ seeds?);", r"; ([^;]* training instances, \w+ epochs)")
+    )
+    assert command
+    assert seeds
+    assert limits
+    return f"`{command[1]}`", f"({seeds[1]}; {limits[1]})"
+
+
+@pytest.mark.parametrize("name", ["table1", "multimodal"])
+def test_readme_has_the_command_and_setting_of_its_results(name: str) -> None:
+    command, setting = find_setting(f"docs/results/{name}.md")
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"{command} {setting}" in readme, f"README should have\n\n{command} {setting}"
 
 
 def test_readme_results_equal_the_result_tables() -> None:
     with (ROOT / "docs/results/table1.csv").open() as file:
-        found = {(row["loss"], row["views"]): row for row in csv.DictReader(file) if row["metric"] == "linear"}
-    for name, *cells in table("README.md", "manyviews reproduce table1 --max-instances 4000 --epochs 5"):
-        for views, cell in zip("234", cells, strict=True):
-            row = found[name.removesuffix("-infonce") if name[:3] in ("pwe", "avg") else name, views]
-            assert cell == f"{float(row['mean']):.1f}%"
+        found = {
+            (row["loss"], row["views"]): f"{float(row['mean']):.1f}"
+            + (f" ± {float(row['deviation']):.1f}" if row["deviation"] else "")
+            for row in csv.DictReader(file)
+            if row["metric"] == "linear" and row["data"] == "cifar10"
+        }
+    expected = []
+    for loss in dict.fromkeys(loss for loss, _ in found):
+        name = f"{loss}-infonce" if loss in ("pwe", "avg") else loss
+        expected.append([f"`{name}`", *(found.get((loss, views), "") for views in "234")])
+    assert_readme_has(expected, "`manyviews reproduce table1")
+
+
+def test_readme_multimodal_results_equal_the_result_tables() -> None:
+    page = "docs/results/multimodal.md"
+    raw_features = [row[2].removesuffix(" ± 0.0") for row in table(page, "**Baselines")]
+    fused = {name: cells for name, *cells in table(page, "**linear probe, %**")}
+    supervised = {name: cells for name, *cells in table(page, "**own layer, %**")}
+    expected = [
+        ["linear model on raw features", *raw_features],
+        ["`mv-dhel`, fused representation", *fused["mv-dhel"]],
+        ["supervised", *supervised["supervised"]],
+    ]
+    assert_readme_has(expected, "`manyviews reproduce multimodal")
+
+
+def test_readme_demo_results_equal_those_of_getting_started() -> None:
+    rows = {name: cells for name, *cells in table("docs/start.md", "measured with `--cpu-threads 1`")}
+    (raw_knn, raw_linear), (knn, linear) = rows["raw features (pixels)"], rows["trained encoder"]
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"linear probe has {linear} test accuracy (pixels: {raw_linear}), its kNN {knn} ({raw_knn})" in readme
+
+
+def test_readme_comparison_is_a_part_of_the_whole_table() -> None:
+    title = "manyviews | lightly"
+    whole, part = table("docs/comparison.md", "# Comparison"), table("README.md", "others do not, and the reverse")
+    assert title in (ROOT / "README.md").read_text()
+    assert [row for row in part if row not in whole] == []
+    assert len(part) <= 10
+    (losses,) = (row[1] for row in whole if row[0] == "losses")
+    assert int(losses) == len(LOSSES)
+    assert f"choosing one of {len(LOSSES)}" in (ROOT / "README.md").read_text()
 
 
 @cache
