@@ -51,7 +51,7 @@ from manyviews.models import Encoder, EncoderConfig, EncoderError, EncoderSpec, 
 from manyviews.report.comparison import make_comparison_table
 from manyviews.report.section import make_evaluation_tables
 from manyviews.report.summary import load_summaries
-from manyviews.reproduce.trials import _read_result
+from manyviews.reproduce.store import read_finished_run
 from manyviews.runs import Run, load_encoder
 from manyviews.training import ConfigError, DivergedError, get_recipe
 from manyviews.training.checkpoints import CheckpointError, load_checkpoint
@@ -653,9 +653,7 @@ FORMATS: dict[str, Callable[[], Format]] = {
     "run evaluation": lambda: make_run_format("evaluation.json", resume_finished, mutate_json, mutate_json),
     "run log": lambda: make_run_format("log.txt", make_report),
     "report": lambda: make_run_format("evaluation.json", make_report, mutate_json, mutate_json),
-    "cell": lambda: make_run_format(
-        "evaluation.json", lambda folder, name: _read_result(folder / name), mutate_json, mutate_json
-    ),
+    "trial": lambda: make_run_format("evaluation.json", read_finished_run, mutate_json, mutate_json),
     "checkpoint": lambda: make_run_format("checkpoint", resume_checkpoint, mutate_tensors, mutate_tensors),
 }
 

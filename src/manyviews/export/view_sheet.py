@@ -17,7 +17,7 @@ def draw_views(config: Config | TrainingTask, instances: int = 8, epoch: int = 0
 
     Examples:
         >>> draw_views(Config(data="photos", views=3), instances=2).size
-        (412, 204)
+        (408, 204)
     """
     if instances < 1:
         raise ValueError(f"instances must be >= 1, got {instances}")
