@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -85,6 +87,17 @@ def test_views_equal_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(compiled, make_views(), rtol=0, atol=1e-4)
 
 
+def test_views_of_images_in_memory_are_made_by_the_compiled_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = {}
+    for name in ("draw_uniform", "sample_crop_boxes", "crop_resize", "augment_color_"):
+        functions[name] = Mock(wraps=getattr(image_ops, name))
+        monkeypatch.setattr(image_ops, name, functions[name])
+    make_views(views=2)
+    assert {name: function.call_count for name, function in functions.items()} == {
+        "draw_uniform": 2, "sample_crop_boxes": 1, "crop_resize": 1, "augment_color_": 1,
+    }  # fmt: skip
+
+
 @pytest.mark.usefixtures("restore_threads")
 def test_number_of_threads_and_split_of_a_batch_do_not_change_a_bit() -> None:
     torch.set_num_threads(1)
@@ -109,8 +122,8 @@ def test_the_library_does_not_change_how_the_process_treats_small_numbers() -> N
     assert torch.tensor(2e-40) * torch.tensor(0.5) > 0
 
 
-def test_a_damaged_library_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    damaged = tmp_path / "ops.so"  # type: ignore[operator]
+def test_a_damaged_library_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    damaged = tmp_path / "ops.so"
     damaged.write_bytes(b"\x7fELF")
     monkeypatch.setattr(image_ops, "LIBRARY", damaged)
     assert image_ops.load_library.__wrapped__() is None
