@@ -27,7 +27,7 @@ from manyviews.metrics import (
 from manyviews.training import LARGE_IMAGE_SIZE, Config, ConfigError, coerce_field
 from manyviews.utils import EVAL_EPOCH, draw_permutation
 
-MAX_GEOMETRY_INSTANCES = 10_000
+MAX_GEOMETRY_INSTANCES = 5_000
 """Geometry and retrieval are computed on at most this many instances."""
 FEW_LABEL_REPEATS = 3
 """Number of random subsets of each label fraction."""
