@@ -41,8 +41,8 @@ docs: $(READY) ## Build the documentation into site/; warnings are errors
 serve: $(READY) ## Serve the documentation, with search, at a local address
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-demo: $(READY) ## Train on the bundled photos, evaluate, write a report: about two minutes on two cores
-	$(BIN)/manyviews train --output runs/demo --overwrite
+demo: $(READY) ## Train on the bundled photos, evaluate, write a report: about a minute on two cores
+	$(BIN)/manyviews train --recipe demo --output runs/demo --overwrite
 	$(BIN)/manyviews report runs/demo -o runs/demo/report.html
 
 notebook: $(READY) ## Execute docs/tutorial.ipynb and store its outputs: about a minute

@@ -46,6 +46,8 @@ ENTRIES = (
     Entry("multimodal", ReproduceOptions(modality_subsets=True), ("mosi_3modal.npz", "Mfeat.mat", "100leaves.mat")),
     Entry("other-losses", IMAGES),
     Entry("temperature", IMAGES),
+    Entry("precision"),
+    Entry("longer", IMAGES),
     Entry("memory", IMAGES),
     Entry("fixed-batch", replace(IMAGES, views=(2, 4, 8), losses=("pwe", "mv-infonce", "mv-dhel"))),
     Entry("views", replace(IMAGES, views=(2, 4, 6, 8), losses=("pwe", "pvc", "mv-infonce", "mv-dhel"))),

@@ -10,6 +10,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from multiprocessing import get_context
@@ -31,7 +32,7 @@ from benchmarks.measure import (
 from manyviews.data import load_dataset
 from manyviews.losses import get_loss
 from manyviews.runs import Run
-from manyviews.training import Config, Trainer, build_loss, create_fabric, resolve_task
+from manyviews.training import RECIPES, Config, Precision, Trainer, build_loss, create_fabric, resolve_task
 from manyviews.training.step_progress import StepProgress
 from manyviews.utils import keep_freed_memory
 
@@ -47,8 +48,14 @@ BASE = Config(
 )
 
 
+PRECISIONS: tuple[Precision, ...] = ("32", "bf16-mixed")
+
+
 def measure(quick: bool) -> Iterator[Row]:
-    yield from measure_step_time(16 if quick else 128, seconds=0.1 if quick else 30.0)
+    for precision in PRECISIONS:
+        yield measure_step_time(16 if quick else 128, precision, seconds=0.1 if quick else 20.0)
+    yield from measure_precision(16 if quick else 128, seconds=0.1 if quick else 20.0)
+    yield measure_grad_cache_time(16 if quick else 128, seconds=0.1 if quick else 15.0)
     yield measure_monitor_time(seconds=0.1 if quick else 30.0)
     for instances in (32,) if quick else (256, 512):
         chunk = instances // 2 if quick else 32
@@ -86,35 +93,63 @@ def make_encoder_function(trainer: Trainer) -> Callable[[], None]:
     (group,) = next(trainer.iterate_batches(0)).groups
 
     def step() -> None:
-        encoder(group.values).sum().backward()
+        with trainer.fabric.autocast():
+            h = encoder(group.values)
+        h.sum().backward()
         encoder.zero_grad()
 
     return step
 
 
-def measure_step_time(instances: int, seconds: float) -> Iterator[Row]:
-    chunk = instances // 4
-    folders = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
-    with folders[0] as folder, folders[1] as cached_folder, keep_freed_memory():  # as in a training
-        trainer = build_trainer(replace(BASE, batch_size=instances), folder)
-        cached_trainer = build_trainer(replace(BASE, batch_size=instances, grad_cache_chunk=chunk), cached_folder)
-        functions = {
-            "encoder": make_encoder_function(trainer),
-            "full": make_step_function(trainer),
-            "cached": make_step_function(cached_trainer),
-        }
+@contextmanager
+def make_trainers(*configs: Config) -> Iterator[list[Trainer]]:
+    with ExitStack() as stack:
+        stack.enter_context(keep_freed_memory())  # as in a training
+        yield [build_trainer(config, stack.enter_context(tempfile.TemporaryDirectory())) for config in configs]
+
+
+def describe_views(instances: int) -> str:
+    return f"{instances} instances, 4 views at 32"
+
+
+def measure_step_time(instances: int, precision: Precision, seconds: float) -> Row:
+    with make_trainers(replace(BASE, batch_size=instances, precision=precision)) as (trainer,):
+        functions = {"encoder": make_encoder_function(trainer), "full": make_step_function(trainer)}
         times = time_interleaved(functions, seconds)
-    workload, baseline = f"a full step, {instances} instances, 4 views at 32", "encoder's bare forward and backward"
-    yield make_time_row("training", workload, baseline, times["full"], times["encoder"], max_ratio=1.08)
+    workload, baseline = (
+        f"a full step, precision {precision}, {describe_views(instances)}",
+        "encoder's bare forward and backward",
+    )
+    return make_time_row("training", workload, baseline, times["full"], times["encoder"], max_ratio=1.05)
+
+
+def measure_precision(instances: int, seconds: float) -> Iterator[Row]:
+    """Compare steps in bfloat16 and in 32 bits; how much faster they are depends on the device."""
+    base = replace(BASE, batch_size=instances)
+    large = replace(BASE, batch_size=max(2, instances // 4), encoder=("resnet18",), stem="small")
+    for config in (base, large):
+        with make_trainers(*(replace(config, precision=precision) for precision in PRECISIONS)) as trainers:
+            functions = dict(zip(PRECISIONS, map(make_step_function, trainers), strict=True))
+            times = time_interleaved(functions, seconds)
+        assert config.batch_size is not None
+        workload = f"a full step of {config.encoder[0]}, precision {PRECISIONS[1]}, {describe_views(config.batch_size)}"
+        yield make_time_row("training", workload, "precision 32", times[PRECISIONS[1]], times[PRECISIONS[0]])
+
+
+def measure_grad_cache_time(instances: int, seconds: float) -> Row:
+    chunk, full = instances // 4, replace(BASE, batch_size=instances)
+    with make_trainers(full, replace(full, grad_cache_chunk=chunk)) as trainers:
+        functions = dict(zip(("full", "cached"), map(make_step_function, trainers), strict=True))
+        times = time_interleaved(functions, seconds)
     workload = f"a step with `--grad-cache-chunk {chunk}`"
-    yield make_time_row("training", workload, "a step without", times["cached"], times["full"])
+    return make_time_row("training", workload, "a step without", times["cached"], times["full"])
 
 
 def measure_monitor_time(seconds: float) -> Row:
-    """Compare a run of the default config with the same run without monitoring, from the time of one of each."""
-    config = replace(BASE, epochs=Config.epochs, monitor_size=None, monitor_every=0)
-    with tempfile.TemporaryDirectory() as folder, keep_freed_memory():
-        trainer = build_trainer(config, folder)
+    """Compare a run of the demo with the same run without monitoring, from the time of one of each."""
+    settings = {name: getattr(BASE, name) for name in ("checkpoint_every_minutes", "evaluate_at_end", "precision")}
+    config = replace(RECIPES["demo"], **settings)
+    with make_trainers(config) as (trainer,):
         steps, interval = trainer.total_steps, trainer.choose_monitor_interval(trainer.total_steps)
         count = math.ceil(steps / interval)
         functions = {
@@ -124,7 +159,7 @@ def measure_monitor_time(seconds: float) -> Row:
         times = time_interleaved(functions, seconds)
     without = [steps * step for step in times["step"]]
     monitored = [seconds + count * monitor for seconds, monitor in zip(without, times["monitor"], strict=True)]
-    workload = f"a run of {steps} steps that is monitored {count} times, the demo's config"
+    workload = f"a run of {steps} steps that is monitored {count} times, the demo"
     return make_time_row("training", workload, "the run without monitoring", monitored, without, max_ratio=1.03)
 
 

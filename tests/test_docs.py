@@ -167,7 +167,7 @@ def test_readme_multimodal_results_equal_the_result_tables() -> None:
 
 
 def test_readme_demo_results_equal_those_of_getting_started() -> None:
-    rows = {name: cells for name, *cells in table("docs/start.md", "measured with `--cpu-threads 1`")}
+    rows = {name: cells for name, *cells in table("docs/start.md", "with `--cpu-threads 1`")}
     (raw_knn, raw_linear), (knn, linear) = rows["raw features (pixels)"], rows["trained encoder"]
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"linear probe has {linear} test accuracy (pixels: {raw_linear}), its kNN {knn} ({raw_knn})" in readme

@@ -1,5 +1,6 @@
 """`make results`: tables of what is finished, what is missing in them, and one page with the claims of all."""
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -92,6 +93,27 @@ def test_temperature_compares_each_loss_with_mv_dhel() -> None:
     assert [claim.text.split(" (")[0] for claim in claims] == [
         f"mv-dhel has a better linear probe than {other}" for other in ("pwe", "avg", "pvc", "mv-infonce")
     ]
+
+
+def test_precision_compares_the_same_trials_in_two_precisions() -> None:
+    experiment, trials = EXPERIMENTS["precision"], make_trials("precision", ReproduceOptions(seeds=2))
+    by_precision = [[trial for trial in trials if trial.config.precision == name] for name in ("32", "bf16-mixed")]
+    first, second = ([dataclasses.replace(trial.config, precision="32") for trial in half] for half in by_precision)
+    assert first == second
+    assert {trial.config.data for trial in trials} == {"cifar10", "photos"}
+    with pytest.raises(ConfigError, match="--precision does not apply"):
+        make_trials("precision", ReproduceOptions(precision="bf16-mixed"))
+
+    def decide(loss_of_accuracy: float) -> set[str]:
+        values = {
+            trial.coordinates: {
+                "linear": {s: [50.0 + s - loss_of_accuracy * (trial.config.precision != "32")] for s in range(3)}
+            }
+            for trial in trials
+        }
+        return {claim.verdict for claim in experiment.check_claims(Results(values))}
+
+    assert (decide(0.5), decide(1.5), decide(-2.0)) == ({"held"}, {"not held"}, {"held"})
 
 
 def test_the_page_of_claims_has_an_interval_in_every_row_of_its_table(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ def train_command(
     overwrite: bool = False,
     print_config: bool = False,
 ) -> None:
-    """Train an encoder. Without flags: on the bundled photos, in about two minutes.
+    """Train an encoder. Without flags: on the bundled photos, in about a minute.
 
     Args:
         config: Settings of the run.
-        recipe: Set of defaults that flags override: photos, cifar10, cifar100, imagenet100, imagenet1k, multimodal,
-            ch-sims, cmu-mosei, or a .yaml file. Default: the recipe with the name of the data, or photos.
+        recipe: Set of defaults that flags override: photos, demo, cifar10, cifar100, imagenet100, imagenet1k,
+            multimodal, ch-sims, cmu-mosei, or a .yaml file. Default: the recipe with the name of the data, or photos.
         output: Directory of the run. Default: runs/DATA-LOSS-VIEWS, or runs/DATA-LOSS without --views.
         resume: Directory of a run to resume; only flags that do not affect its result may change. With other
             --epochs, the remaining steps follow the schedule of that number of epochs.

@@ -403,7 +403,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     "multimodal": Experiment(
         "modalities as views: every loss compared with supervised training",
         lambda options: make_multimodal_trials(options, (*ALL_LOSSES, "supervised")),
-        ("linear", "shared", "head", "has0", "mult", "mae", "head-has0", "head-mult", "head-mae"),
+        (
+            "linear", "shared", "recall", "recall-others", "head", "has0", "mult", "mae", "head-has0", "head-mult",
+            "head-mae",
+        ),
         ("loss",), ("data",), _make_multimodal_claims, paper_values.get_multimodal_value, is_multimodal=True,
     ),
 }  # fmt: skip

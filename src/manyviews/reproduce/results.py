@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 from manyviews.evaluation import EvaluationResult, Representation, Score
+from manyviews.metrics import ALL_OTHERS
 from manyviews.reproduce.store import TrialStore
 from manyviews.reproduce.trials import Coordinates, Trial
 from manyviews.utils import format_mean_std
@@ -67,6 +68,17 @@ def _extract_geometry(name: str) -> Extract:
     return extract
 
 
+def _extract_recall(from_all_others: bool) -> Extract:
+    """Make a function that extracts the mean recall at 1 of every target: by each other modality, or by all of them."""
+
+    def extract(result: EvaluationResult) -> list[float]:
+        pairs = [pair for pair in result.retrieval if (pair.source == ALL_OTHERS) == from_all_others]
+        recall = [pair.recall["1"] for pair in pairs if "1" in pair.recall]
+        return [100 * statistics.fmean(recall)] if recall else []
+
+    return extract
+
+
 METRICS = {
     "linear": Metric("linear probe, %", _extract_score("linear")),
     "knn": Metric("kNN, %", _extract_score("knn")),
@@ -79,6 +91,8 @@ METRICS = {
     "head-has0": Metric("Has0_acc_2 of the supervised head, %", _extract_probes("Has0_acc_2", "supervised_head")),
     "head-mult": Metric("Mult_acc_2 of the supervised head, %", _extract_probes("Mult_acc_2", "supervised_head")),
     "head-mae": Metric("MAE of the supervised head", _extract_probes("MAE", "supervised_head", 1), 3, False),
+    "recall": Metric("retrieval by one other modality, R@1, %", _extract_recall(False)),
+    "recall-others": Metric("retrieval by all other modalities, R@1, %", _extract_recall(True)),
     "alignment": Metric("alignment", _extract_geometry("alignment"), 3, higher_is_better=False),
     "uniformity": Metric("uniformity (Wasserstein)", _extract_geometry("wasserstein"), 4, higher_is_better=False),
     "rank": Metric("rank", _extract_geometry("rank"), 0),

@@ -8,8 +8,10 @@ from pathlib import Path
 from manyviews.reproduce import theorem
 from manyviews.reproduce.experiments import EXPERIMENTS, Experiment, ReproduceOptions
 from manyviews.reproduce.figures import draw_line_figure
+from manyviews.reproduce.longer import LONGER
 from manyviews.reproduce.origin import Origin, describe_origins
 from manyviews.reproduce.pivot_tables import format_long_csv, make_pivot_tables
+from manyviews.reproduce.precision import PRECISION
 from manyviews.reproduce.principles_table import make_principles_table
 from manyviews.reproduce.results import Results
 from manyviews.reproduce.rivals import RIVALS
@@ -33,6 +35,8 @@ from manyviews.utils import Table, suggest, write_atomic
 
 EXPERIMENTS["rivals"] = RIVALS
 EXPERIMENTS["temperature"] = TEMPERATURE
+EXPERIMENTS["precision"] = PRECISION
+EXPERIMENTS["longer"] = LONGER
 
 
 def get_experiment(name: str) -> Experiment:
@@ -112,9 +116,9 @@ def _run_grid(
     # Another process may have written them meanwhile.
     check_table_files(name, options, runner.folder, output, overwrite)
     with_paper = options.matches_paper
-    baselines = make_baseline_tables(trials, runner.store) if experiment.is_multimodal else []
-    subsets = make_subset_tables(trials, runner.store) if experiment.is_multimodal else []
-    tables = [*make_pivot_tables(experiment, results, with_paper), *baselines, *subsets, *tables]
+    pivots = make_pivot_tables(experiment, results, with_paper)
+    baselines = make_baseline_tables(trials, runner.store, "knn" in experiment.metrics)
+    tables = [*pivots, *baselines, *make_subset_tables(trials, runner.store), *tables]
     figures = []
     if experiment.x_axis and any(results.values.values()):
         figures = draw_line_figure(results, experiment.x_axis, experiment.metrics, output / name)

@@ -161,14 +161,14 @@ def _measure_seconds(run: Run) -> float | None:
 
 
 def compact_result(result: EvaluationResult) -> EvaluationResult:
-    """Leave out what no table shows (spectra, geometry of single views, retrieval, texts, paths), and round scores."""
+    """Leave out what no table shows (spectra, geometry of single views, texts, paths), and round scores."""
     geometry = result.geometry
     if geometry is not None:
         z = tuple(dataclasses.replace(group, spectrum=()) for group in geometry.z[:1])
         geometry = dataclasses.replace(geometry, h=(), z=z)
     compact = dataclasses.replace(
-        result, dataset_path=result.dataset, geometry=geometry, subsets=_compact_subsets(result), retrieval=(),
-        summaries={}, caveats=(), better_baselines=(),
+        result, dataset_path=result.dataset, geometry=geometry, subsets=_compact_subsets(result), summaries={},
+        caveats=(), better_baselines=(),
     )  # fmt: skip
     return EvaluationResult.from_json(json.dumps(_encode(compact)))
 

@@ -1,4 +1,4 @@
-"""Tables for multimodal data: scores of every subset of modalities, and of baselines."""
+"""Tables of what some trials evaluate in addition: every subset of modalities, and baselines."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,15 +18,17 @@ def make_subset_tables(trials: Sequence[Trial], store: TrialStore) -> Iterator[T
             yield dataclasses.replace(table, title=f"{table.title}: {', '.join(map(str, coords.values()))}")
 
 
-def make_baseline_tables(trials: Sequence[Trial], store: TrialStore) -> Iterator[Table]:
+def make_baseline_tables(trials: Sequence[Trial], store: TrialStore, with_knn: bool = False) -> Iterator[Table]:
     """Tabulate scores without training: the majority, raw features, the untrained encoder."""
-    rows = []
+    scored: dict[str, list[EvaluationResult]] = {}
     for coords, results in _collect_results(trials, store):
-        if scored := [result for result in results if "raw_features" in result.scores]:
-            rows.append((str(coords["data"]), *(_format_score(scored, name) for name in BASELINES)))
-    if rows:
-        header = ("data", "majority", "raw features", "untrained encoder")
-        yield Table.from_texts("Baselines: linear probe, or MAE", header, rows)
+        if with_baselines := [result for result in results if "raw_features" in result.scores]:
+            scored[str(coords["data"])] = with_baselines
+    header = ("data", "majority", "raw features", "untrained encoder")
+    for title, format_score in (("linear probe, or MAE", _format_score), ("kNN", _format_knn))[: 1 + with_knn]:
+        rows = [(data, *(format_score(results, name) for name in BASELINES)) for data, results in scored.items()]
+        if rows:
+            yield Table.from_texts(f"Baselines: {title}", header, rows)
 
 
 def _collect_results(
@@ -36,6 +38,12 @@ def _collect_results(
     for coords in dict.fromkeys(trial.coordinates for trial in trials):
         loaded = [trial.load_result(store) for trial in trials if trial.coordinates == coords]
         yield coords, [result for result in loaded if result is not None]
+
+
+def _format_knn(results: Sequence[EvaluationResult], name: Representation) -> str:
+    scores = (result.scores.get(name) for result in results)
+    values = [score.knn for score in scores if score is not None and score.knn is not None]
+    return format_metric("accuracy", values) if values else ""
 
 
 def _format_score(results: Sequence[EvaluationResult], name: Representation) -> str:

@@ -19,7 +19,7 @@ ANALYSES = {
     "principles": "the principles of Table I, measured for every loss",
     "synergy": "what pairs of views cannot see: XOR of two views, every loss",
 }
-BEYOND_PAPER = ("synergy", "rivals", "temperature")
+BEYOND_PAPER = ("synergy", "rivals", "temperature", "precision", "longer")
 """Tables that the paper does not have."""
 SMOKE_NOTE = "Smoke runs are too short to test the paper's claims."
 
