@@ -151,7 +151,7 @@ def test_every_entry_is_a_table_with_valid_options(tmp_path: Path) -> None:
             if table in ANALYSES:
                 assert options == ReproduceOptions(scale=scale)
             elif table != "multimodal":
-                assert {trial.config.seed for trial in make_trials(table, options)} == {0, 1, 2}
+                assert len({trial.config.seed for trial in make_trials(table, options)}) >= 3
     assert str(tmp_path) not in tables["multimodal"].format_command("multimodal")
     assert "--datasets mosi_3modal.npz Mfeat.mat 100leaves.mat" in tables["multimodal"].format_command("multimodal")
 
