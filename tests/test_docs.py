@@ -153,6 +153,18 @@ def test_readme_results_equal_the_result_tables() -> None:
     assert_readme_has(expected, "`manyviews reproduce table1")
 
 
+def test_readme_differences_equal_those_of_the_claims() -> None:
+    texts = []
+    for page in ("table1", "knn"):
+        claims = table(f"docs/results/{page}.md", "**The paper's claims")
+        (claim,) = (cells for cells in claims if re.match(r"mv-dhel has a better .*views 4\)", cells[0]))
+        numbers = [float(number) for number in re.findall(r"[+-]\d+\.\d+", " ".join(claim[2:4]))]
+        texts.append("{:.1f} points ({:.1f} to {:.1f})".format(*numbers))
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for text in texts:
+        assert text in readme, f"README should have: {text}"
+
+
 def test_readme_multimodal_results_equal_the_result_tables() -> None:
     page = "docs/results/multimodal.md"
     raw_features = [row[2].removesuffix(" ± 0.0") for row in table(page, "**Baselines")]
