@@ -9,6 +9,7 @@ runs are trained at once.
 
 import argparse
 import dataclasses
+import hashlib
 import shlex
 from itertools import product
 from multiprocessing import get_context
@@ -64,7 +65,9 @@ def format_command(parser: argparse.ArgumentParser, options: argparse.Namespace)
 def train(options: argparse.Namespace, loss: str, temperature: float, encoders: str, seed: int) -> Path:
     """Train and evaluate a run, as far as it is not finished; return its directory."""
     torch.set_num_threads(1)
-    output = options.output / f"{loss}-{temperature}-{encoders}-{seed}"
+    settings = [options.table, options.pictures, options.names, options.epochs, options.size, options.precision]
+    digest = hashlib.sha256(repr([*settings, SETTINGS]).encode()).hexdigest()[:8]
+    output = options.output / f"{loss}-{temperature}-{encoders}-{seed}-{digest}"
     file = f"evaluation-{options.split}.json"
     if (output / file).exists():
         return output

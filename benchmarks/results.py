@@ -100,8 +100,10 @@ def is_measured_already(table: str, options: ReproduceOptions, output: Path) -> 
     """Return whether a table without trials was made with these options by the current commit of the package."""
     path = output / f"{table}.md"
     text = path.read_text() if path.exists() else ""
-    commit = f"commit {Origin.of_this_process().short_commit},"
-    return table in ("principles", "theorem") and f"`{options.format_command(table)}`" in text and commit in text
+    origin = Origin.of_this_process()
+    is_known = origin.commit is not None and "+" not in origin.commit
+    is_same = f"`{options.format_command(table)}`" in text and f"commit {origin.short_commit}," in text
+    return table in ("principles", "theorem") and is_known and is_same
 
 
 def make_tables(arguments: argparse.Namespace) -> int:

@@ -1,17 +1,18 @@
 """The package as it is handed out: versions agree, wheel and sdist hold what is needed, hooks are valid."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tarfile
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 import yaml
+from packaging.tags import sys_tags
 
 import manyviews
 
@@ -21,9 +22,12 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist."""
-    folder = tmp_path_factory.mktemp("dist")
+    return build_package(tmp_path_factory.mktemp("dist"))
+
+
+def build_package(folder: Path, **environment: str) -> Path:
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -34,10 +38,27 @@ def test_versions_agree(built: Path) -> None:
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
     assert re.search(rf"^## {re.escape(version)}$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     wheel, sdist = sorted((path.name for path in built.iterdir()), key=len, reverse=True)
-    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    tag = platform if shutil.which("cc") and platform != "win_amd64" else "any"
-    assert wheel == f"manyviews-{version}-py3-none-{tag}.whl"
     assert sdist == f"manyviews-{version}.tar.gz"
+    name, tag = wheel.removesuffix(".whl").rsplit("-", 3)[0], "-".join(wheel.removesuffix(".whl").rsplit("-", 3)[1:])
+    assert name == f"manyviews-{version}"
+    assert tag in {str(supported) for supported in sys_tags()}
+    assert tag.endswith("-any") != bool(shutil.which("cc") and sys.platform != "win32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["false", "no-such-compiler --fast"])
+def test_without_a_working_compiler_there_is_a_wheel_for_all_platforms(compiler: str, tmp_path: Path) -> None:
+    """Also if the compiler fails without a message."""
+    (wheel,) = build_package(tmp_path, CC=compiler).glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in ZipFile(wheel).namelist() if name.endswith(".so")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_all_words_of_the_compiler_are_used(tmp_path: Path) -> None:
+    (wheel,) = build_package(tmp_path, CC="env cc").glob("*.whl")
+    assert [name for name in ZipFile(wheel).namelist() if name.endswith(".so")]
 
 
 @pytest.mark.slow

@@ -456,6 +456,10 @@ def test_seeds_are_compared_pairwise_with_the_interval_of_differences() -> None:
     claim = claim_best(results, "linear", "a", ["b", "c"], views=2)  # the undecided comparison is named
     assert (claim.verdict, claim.difference.text) == ("undecided", "+1.00 (to c)")
     assert claim_best(results, "linear", "b", ["a", "c"], views=2).verdict == "not held"
+    # A loss without a seed in common is neither compared nor named.
+    results.values[Coordinates(loss="c", views=2)]["linear"] = {7: [99.0]}
+    claim = claim_best(results, "linear", "a", ["b", "c"], views=2)
+    assert (claim.verdict, claim.text) == ("held", "a has a better linear probe than b (views 2)")
     # A seed that failed for one loss is left out.
     del results.values[Coordinates(loss="a", views=2)]["linear"][2]
     assert claim_best(results, "linear", "a", ["b"], views=2).difference.seeds == 2

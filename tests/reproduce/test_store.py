@@ -51,6 +51,24 @@ def test_torn_and_foreign_lines_are_ignored(tmp_path: Path) -> None:
     assert store.path.read_text().endswith(f"{line[: len(line) // 2]}\n{line}\n")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"seconds": "abc"}, {"seconds": -1}, {"seconds": True}, {"commit": 5}, {"machine": ["x"]}, {"precision": 3}],
+    ids=str,
+)
+def test_lines_with_fields_of_wrong_types_are_ignored(fields: dict[str, object], tmp_path: Path) -> None:
+    store = TrialStore(tmp_path)
+    append_line(store.path, json.dumps(json.loads(FINISHED.to_json()) | fields))
+    assert store.load(FINISHED.name, FINISHED.file) is None
+
+
+def test_texts_of_lines_are_escaped_and_unknown_fields_ignored(tmp_path: Path) -> None:
+    store, fields = TrialStore(tmp_path), {"machine": "a\n\\input{b}\x1b[31m", "seconds": 12, "added_later": 1}
+    append_line(store.path, json.dumps(json.loads(FINISHED.to_json()) | fields))
+    expected = dataclasses.replace(FINISHED, machine="a\\n\\input{b}\\x1b[31m")
+    assert store.load(FINISHED.name, FINISHED.file) == expected
+
+
 def test_a_line_is_read_once_it_is_complete_and_other_files_are_read_anew(tmp_path: Path) -> None:
     store, line = TrialStore(tmp_path), FINISHED.to_json()
     store.path.write_text(line)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from manyviews.transforms import SimCLRTransform, color, crop, image_ops
 from manyviews.utils import draw_uniform, hash_key
@@ -31,6 +32,54 @@ def restore_threads() -> Iterator[None]:
 
 def make_views(photos: torch.Tensor = PHOTOS, start: int = 0, views: int = 40) -> torch.Tensor:
     return TRANSFORM(photos, views=views, index=torch.arange(start, start + len(photos)), **KEY)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_views_do_not_depend_on_the_default_dtype(dtype: torch.dtype) -> None:
+    expected, before = make_views(), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        views = make_views()
+    finally:
+        torch.set_default_dtype(before)
+    assert torch.equal(views, expected)
+
+
+def test_results_do_not_depend_on_the_default_device() -> None:
+    index, boxes = torch.arange(2), torch.tensor([[[0, 0, 9, 9]], [[3, 4, 20, 11]]])
+    flips = torch.zeros(2, 1, dtype=torch.bool)
+    with torch.device("meta"):
+        numbers = image_ops.draw_uniform(7, index, 0, 3, range(4))
+        views = image_ops.crop_resize(PHOTOS[:2], boxes, 8, flips)
+    assert torch.equal(numbers, image_ops.draw_uniform(7, index, 0, 3, range(4)))
+    assert torch.equal(views, image_ops.crop_resize(PHOTOS[:2], boxes, 8, flips))
+
+
+def test_tensors_without_memory_or_with_gradients_are_left_to_torch() -> None:
+    assert image_ops.can_run(PHOTOS)
+    with FakeTensorMode() as mode:
+        assert not image_ops.can_run(mode.from_tensor(PHOTOS))
+    assert not image_ops.can_run(torch.rand(2, requires_grad=True))
+    compiled = torch.compile(lambda x: x if image_ops.can_run(x) else x + 1, backend="eager")
+    assert torch.equal(compiled(PHOTOS), PHOTOS + 1)
+
+
+def test_boxes_and_indices_that_would_overflow_are_refused() -> None:
+    box = torch.tensor([[[2**63 - 1, 0, 1, 5]]])
+    with pytest.raises(ValueError, match="boxes must be inside"):
+        image_ops.crop_resize(PHOTOS[:1], box, 8, torch.zeros(1, 1, dtype=torch.bool))
+    with pytest.raises(ValueError, match="index must have a number for each of 6 instances"):
+        TRANSFORM.augment_color(torch.rand(6, 2, 3, 8, 8), index=torch.zeros(2, 3, dtype=torch.long), **KEY)
+
+
+def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_ops, "VERSION", -1)
+    image_ops.load_library.cache_clear()
+    try:
+        assert image_ops.load_library() is None
+    finally:
+        monkeypatch.undo()
+        image_ops.load_library.cache_clear()
 
 
 def test_random_numbers_are_the_same_bits_as_those_of_torch() -> None:

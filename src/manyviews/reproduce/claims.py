@@ -103,7 +103,7 @@ def claim_best(results: Results, metric: str, winner: str, others: Sequence[str]
     """Claim that the winner is better than each other loss at these coordinates; only losses that were run count."""
     kind = METRICS[metric]
     scores = {name: results.by_seed(metric, loss=name, **coords) for name in (winner, *others)}
-    scores = {name: values for name, values in scores.items() if values}
+    scores = {name: values for name, values in scores.items() if values.keys() & scores[winner].keys()}
     setting = ", ".join(f"{name} {value}" for name, value in coords.items())
     means = ", ".join(f"{name} {statistics.fmean(values.values()):.{kind.digits}f}" for name, values in scores.items())
     rivals = ", ".join([name for name in scores if name != winner] or others)
@@ -129,7 +129,7 @@ def claim_less_variable(
     spans = {
         name: _compute_span(_get_curve(results, metric, axis, {**coords, "loss": name})) for name in (winner, *others)
     }
-    spans = {name: values for name, values in spans.items() if values}
+    spans = {name: values for name, values in spans.items() if values.keys() & spans[winner].keys()}
     rivals = ", ".join([name for name in spans if name != winner] or others)
     means = ", ".join(f"{name} {statistics.fmean(values.values()):.{kind.digits}f}" for name, values in spans.items())
     text = f"{kind.short_name} of {winner} changes less with the {axis} than that of {rivals}"

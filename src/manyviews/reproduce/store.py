@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 from manyviews.evaluation import EvaluationResult, SubsetScore, get_compared_metrics
 from manyviews.reproduce.origin import Origin
 from manyviews.runs import Run
-from manyviews.utils import append_line, open_regular, parse_json, read_text
+from manyviews.utils import append_line, escape_control_characters, open_regular, parse_json, read_text
 
 STORE_FILE = "trials.jsonl"
 """The name of the file in a folder of runs."""
 DIGITS = 8
 """Significant digits of stored scores; tables show at most 6."""
+
+AnyClass = TypeVar("AnyClass")
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,28 @@ class FinishedTrial(Origin):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> FinishedTrial:
-        result = EvaluationResult.from_json(json.dumps(fields["result"]))
-        return cls(**{**fields, "result": result})
+        """Raise a KeyError, TypeError or ValueError for a line that is not a finished trial."""
+        trial = make_checked(cls, fields, result=EvaluationResult.from_json(json.dumps(fields["result"])))
+        if trial.seconds is not None and trial.seconds < 0:
+            raise ValueError(f"seconds must be >= 0, got {trial.seconds}")
+        return trial
+
+
+def make_checked(cls: type[AnyClass], fields: Mapping[str, Any], **values: Any) -> AnyClass:
+    """Make a dataclass from a line of a file, which may come from anywhere, and from values that are checked already.
+
+    Texts are escaped and unknown fields ignored. Raises a TypeError for missing fields and wrong types.
+    """
+    hints = get_type_hints(cls)
+    for name in hints.keys() & fields.keys() - values.keys():
+        value = fields[name]
+        if isinstance(value, int) and not isinstance(value, bool) and isinstance(0.0, hints[name]):
+            value = float(value)
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, hints[name]) or isinstance(value, bool) or not is_finite:
+            raise TypeError(f"{name} must be {hints[name]}, got {value!r}")
+        values[name] = escape_control_characters(value) if isinstance(value, str) else value
+    return cls(**values)
 
 
 class TrialStore:

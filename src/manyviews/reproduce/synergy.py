@@ -34,7 +34,7 @@ from torch.nn.functional import normalize
 
 from manyviews.losses import LOSSES, get_default_temperature, get_loss, parse_sum
 from manyviews.reproduce.origin import Origin
-from manyviews.reproduce.store import JsonLines
+from manyviews.reproduce.store import JsonLines, make_checked
 from manyviews.utils import append_line, limit_threads, track, warmup_cosine_lr
 
 BITS, DIM, HIDDEN_DIM, BATCH_SIZE = 5, 32, 64, 128
@@ -270,9 +270,8 @@ def _identify(setting: SynergySetting) -> str:
 
 def _read_measurements(path: Path, setting: SynergySetting) -> Iterator[tuple[Point, Measurement]]:
     """Read the measurements of a setting; damaged lines are measured again."""
-    names = [field.name for field in dataclasses.fields(Measurement)]
     for fields in JsonLines(path).read_new()[0]:
         with suppress(KeyError, TypeError):
             if fields["setting"] == _identify(setting):
-                result = Measurement(**{name: fields[name] for name in names if name in fields})
-                yield (result.loss, result.encoder, float(result.fraction), result.seed), result
+                result = make_checked(Measurement, fields)
+                yield (result.loss, result.encoder, result.fraction, result.seed), result

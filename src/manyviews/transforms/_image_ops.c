@@ -10,7 +10,7 @@ Results equal those of torch up to rounding; tests/transforms/test_image_ops.py 
 #include <stdlib.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#if defined(__x86_64__) && defined(__linux__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
 #define FOR_EACH_CPU __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define FOR_EACH_CPU
@@ -23,6 +23,8 @@ Results equal those of torch up to rounding; tests/transforms/test_image_ops.py 
 #define INLINE static inline
 #endif
 
+/* To be increased when the arguments of a function change; image_ops.py has the same number. */
+enum { IMAGE_OPS_VERSION = 1 };
 enum { BLOCK = 1024, LANES = 32, VIEWS_AT_ONCE = 8, MAX_THREADS = 64 };
 enum { BRIGHTNESS, CONTRAST, SATURATION, HUE, GRAYSCALE, NUM_OPERATIONS }; /* the first four in the order of color.ORDERS */
 
@@ -325,7 +327,8 @@ static void *call(void *argument) {
 static int run_threads(void (*run)(void *), Work *work, int64_t threads) {
     int64_t useful = (work->count + VIEWS_AT_ONCE - 1) / VIEWS_AT_ONCE;
     threads = threads > MAX_THREADS ? MAX_THREADS : threads;
-    if (threads <= 1 || useful <= 1) {
+    threads = threads > useful ? useful : threads;
+    if (threads <= 1) {
         run(work);
     } else if (GOMP_parallel) {
         GOMP_parallel(run, work, (unsigned)threads, 0);
@@ -339,6 +342,8 @@ static int run_threads(void (*run)(void *), Work *work, int64_t threads) {
     }
     return work->failed;
 }
+
+int image_ops_version(void) { return IMAGE_OPS_VERSION; }
 
 /* Augment the colors of views (count, 3, pixels) in place, with factors (count, 4) and operations (count, 5). */
 int augment_color(float *views, int64_t count, int64_t pixels, const float *factors, const int64_t *operations,

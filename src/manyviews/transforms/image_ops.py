@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 LIBRARY = Path(__file__).with_name("_image_ops.so")
+VERSION = 1
+"""IMAGE_OPS_VERSION of `_image_ops.c`, which changes with the arguments of its functions."""
 SKIP = -1
 """An operation that changes nothing."""
 
 
 @lru_cache(maxsize=1)
 def load_library() -> ctypes.CDLL | None:
-    """Load the compiled operations; None if they are missing or were built for another machine."""
+    """Load the compiled operations; None if they are missing, or built for another machine or version."""
     try:
         library = ctypes.CDLL(str(LIBRARY))
         pointer, count = ctypes.c_void_p, ctypes.c_int64
@@ -29,13 +31,15 @@ def load_library() -> ctypes.CDLL | None:
         library.draw_uniform.argtypes = [count, pointer, *[count] * 5, pointer]
         library.sample_crop_boxes.argtypes = [pointer, pointer, *[count] * 3, pointer, pointer]
         library.draw_uniform.restype = library.sample_crop_boxes.restype = None
+        return library if library.image_ops_version() == VERSION else None
     except (OSError, AttributeError):
         return None
-    return library
 
 
 def can_run(images: Tensor) -> bool:
     """Return whether the compiled operations can be used for these images."""
+    if torch.compiler.is_compiling() or type(images) is not Tensor or images.requires_grad:
+        return False  # a tracer's tensors, whose memory is not there, and those that need gradients
     return images.device.type == "cpu" and load_library() is not None
 
 
@@ -44,7 +48,7 @@ def draw_uniform(state: int, index: Tensor, first_view: int, num_views: int, dra
 
     `state` is the hash of the first parts of the key; index (B,), view and draw are the others.
     """
-    index, numbers = index.long().contiguous(), torch.empty(len(index), num_views, len(draws))
+    index, numbers = index.long().contiguous(), _make_floats(len(index), num_views, len(draws))
     library = load_library()
     assert library is not None
     library.draw_uniform(
@@ -60,7 +64,8 @@ def sample_crop_boxes(
     B, N, length = uniforms.shape
     if sizes.shape != (B, 2) or length % 2:
         raise ValueError(f"expected sizes ({B}, 2) and an even number of draws, got {tuple(sizes.shape)} and {length}")
-    uniforms, sizes, boxes = uniforms.contiguous(), sizes.long().contiguous(), sizes.new_empty(B, N, 4).long()
+    uniforms, sizes = uniforms.float().contiguous(), sizes.long().contiguous()
+    boxes = torch.empty(B, N, 4, dtype=torch.int64, device="cpu")
     library = load_library()
     assert library is not None
     limits = (ctypes.c_double * 4)(*scale, *ratio)
@@ -80,10 +85,10 @@ def crop_resize(images: Tensor, box: Tensor, size: int, hflip: Tensor) -> Tensor
         got = f"{images.dtype} {tuple(images.shape)}, {tuple(box.shape)} and {tuple(hflip.shape)}"
         raise ValueError(f"images, boxes and flips must be uint8 (B, C, H, W), (B, N, 4) and (B, N), got {got}")
     top, left, height, width = box.unbind(-1)
-    inside = (torch.minimum(top, left) >= 0) & (top + height <= H) & (left + width <= W)
+    inside = (torch.minimum(top, left) >= 0) & (height <= H - top) & (width <= W - left)
     if not (inside & (torch.minimum(height, width) > 0)).all():
         raise ValueError(f"boxes must be inside of their images of {H} x {W} pixels")
-    views = torch.empty(B, N, C, size, size)
+    views = _make_floats(B, N, C, size, size)
     images, box, hflip = images.contiguous(), box.long().contiguous(), hflip.to(torch.uint8).contiguous()
     library = load_library()
     assert library is not None
@@ -115,3 +120,8 @@ def augment_color_(views: Tensor, factors: Tensor, operations: Tensor) -> Tensor
         views.data_ptr(), V, H * W, factors.data_ptr(), operations.data_ptr(), torch.get_num_threads()
     )
     return views
+
+
+def _make_floats(*shape: int) -> Tensor:
+    """Make what the compiled code writes, whatever torch's default dtype and device are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")

@@ -129,6 +129,8 @@ class SimCLRTransform(ImageTransform):
         """Apply jitter, grayscale and blur to crops (B, N, C, size, size), in place if they are float32."""
         if crops.dim() != 5 or crops.shape[2] not in (1, 3):
             raise ValueError(f"crops must be (instances, views, 1 or 3, height, width), got {tuple(crops.shape)}")
+        if index.dim() != 1 or len(index) != len(crops):
+            raise ValueError(f"index must have a number for each of {len(crops)} instances, got {tuple(index.shape)}")
         is_uint8, is_gray = crops.dtype == torch.uint8, crops.shape[2] == 1
         crops = crops.to(torch.float32).contiguous()
         crops = crops.mul_(1 / 255) if is_uint8 else crops
