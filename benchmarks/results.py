@@ -37,14 +37,13 @@ class Entry:
     """Files of modalities, which become its datasets; the table is skipped without them."""
 
 
+MODALITIES = ("mosi_3modal.npz", "Mfeat.mat", "100leaves.mat")
 IMAGES = ReproduceOptions(precision="bf16-mixed")
 ENTRIES = (
     # Differences of a point, which three seeds do not decide.
     Entry("table1", IMAGES, seeds=5),
     Entry("knn", IMAGES, seeds=5),
-    Entry(
-        "multimodal", ReproduceOptions(modality_subsets=True), files=("mosi_3modal.npz", "Mfeat.mat", "100leaves.mat")
-    ),
+    Entry("multimodal", ReproduceOptions(modality_subsets=True), seeds=5, files=MODALITIES),
     Entry("temperature", IMAGES),
     Entry("precision"),
     Entry(
