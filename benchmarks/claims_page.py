@@ -29,15 +29,16 @@ class TableClaim:
     """By column, as Markdown."""
 
 
-def read_claims(path: Path) -> list[TableClaim]:
+def read_claims(folder: Path, table: str) -> list[TableClaim]:
     """Read the claims of a table's Markdown file; none if it does not exist or was made by an older version."""
+    path = folder / f"{table}.md"
     lines = path.read_text().splitlines() if path.exists() else []
     for columns in (CLAIM_COLUMNS, MEASURED_CLAIM_COLUMNS):
         header = "| " + " | ".join(columns) + " |"
         if header in lines:
             rows = lines[lines.index(header) + 2 :]
             end = next((i for i, line in enumerate(rows) if not line.startswith("|")), len(rows))
-            return [TableClaim(path.stem, dict(zip(columns, _split_row(row), strict=True))) for row in rows[:end]]
+            return [TableClaim(table, dict(zip(columns, _split_row(row), strict=True))) for row in rows[:end]]
     return []
 
 
@@ -47,7 +48,7 @@ def _split_row(line: str) -> list[str]:
 
 def format_claims_page(folder: Path, tables: Sequence[str]) -> str:
     """Format the claims of tables of a folder: those with an interval, those without seeds, and those not tested."""
-    claims = {table: read_claims(folder / f"{table}.md") for table in tables}
+    claims = {table: read_claims(folder, table) for table in tables}
     every = [claim for table in tables for claim in claims[table]]
     tested = [claim for claim in every if claim.cells.get("95% interval")]
     measured = [claim for claim in every if "decided by" in claim.cells]

@@ -35,8 +35,15 @@ class Entry:
     seeds: int = 3
     files: tuple[str, ...] = ()
     """Files of modalities, which become its datasets; the table is skipped without them."""
+    folder: str = ""
+    """Subfolder of the output, for a second table of the same name."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder}/{self.table}" if self.folder else self.table
 
 
+RIVALS = ("mv-dhel", "mv-infonce", "pvc", "pwe-infonce", "mmcr", "emp-ssl", "lejepa", "mv-dhel+0.5*prod-dhel")
 MODALITIES = ("mosi_3modal.npz", "Mfeat.mat", "100leaves.mat")
 IMAGES = ReproduceOptions(precision="bf16-mixed")
 ENTRIES = (
@@ -46,32 +53,26 @@ ENTRIES = (
     Entry("multimodal", ReproduceOptions(modality_subsets=True), seeds=5, files=MODALITIES),
     Entry("temperature", IMAGES),
     Entry("precision"),
-    Entry(
-        "rivals",
-        replace(
-            IMAGES,
-            datasets=("cifar10",),
-            losses=(
-                "mv-dhel", "mv-infonce", "pvc", "pwe-infonce", "mmcr", "emp-ssl", "lejepa", "mv-dhel+0.5*prod-dhel",
-            ),
-        ),
-    ),
+    Entry("rivals", replace(IMAGES, datasets=("cifar10",), losses=RIVALS)),
     Entry("other-losses", IMAGES),
     Entry("memory", IMAGES),
     Entry("fixed-batch", replace(IMAGES, views=(2, 4, 8), losses=("pwe", "mv-infonce", "mv-dhel"))),
     Entry("views", replace(IMAGES, views=(2, 4, 6, 8), losses=("pwe", "pvc", "mv-infonce", "mv-dhel"))),
     Entry("longer", IMAGES),
     Entry("batch-size", replace(IMAGES, losses=("pwe", "avg", "mv-dhel"))),
+    Entry("multimodal", ReproduceOptions(missing_rate=0.3), files=MODALITIES, folder="missing"),
+    Entry("rivals", ReproduceOptions(losses=RIVALS), files=MODALITIES, folder="modalities"),
     Entry("principles"),
     Entry("theorem"),
     Entry("synergy"),
 )  # fmt: skip
+TABLES = [entry.name for entry in ENTRIES]
 
 
-def list_tables(arguments: argparse.Namespace) -> Iterator[tuple[str, ReproduceOptions]]:
+def list_tables(arguments: argparse.Namespace) -> Iterator[tuple[Entry, ReproduceOptions]]:
     """Yield the selected tables and their options; print why a table is skipped."""
     for entry in ENTRIES:
-        if arguments.only and entry.table not in arguments.only:
+        if arguments.only and entry.name not in arguments.only:
             continue
         options = replace(entry.options, scale=arguments.scale)
         if entry.table not in ANALYSES:
@@ -80,12 +81,12 @@ def list_tables(arguments: argparse.Namespace) -> Iterator[tuple[str, ReproduceO
             folder = arguments.modalities
             if missing := [name for name in entry.files if folder is None or not (folder / name).is_file()]:
                 where = f"set --modalities or ${MODALITIES_VARIABLE}" if folder is None else f"not in {folder}"
-                print(f"{entry.table}: skipped, it needs {', '.join(missing)} ({where})", flush=True)
+                print(f"{entry.name}: skipped, it needs {', '.join(missing)} ({where})", flush=True)
                 continue
             options = replace(options, datasets=tuple(str((folder / name).resolve()) for name in entry.files))
         if arguments.scale == "smoke":
             options = shrink(entry.table, options)
-        yield entry.table, options
+        yield entry, options
 
 
 def shrink(table: str, options: ReproduceOptions) -> ReproduceOptions:
@@ -113,33 +114,33 @@ def make_tables(arguments: argparse.Namespace) -> int:
         arguments.runs, launcher, arguments.jobs, store_path=output / STORE_FILE, keep_runs=arguments.keep_runs
     )
     num_incomplete = 0
-    for table, options in list_tables(arguments):
+    for entry, options in list_tables(arguments):
+        name, table = entry.name, entry.table
         if table in ("principles", "theorem") and (
             arguments.tables_only or is_measured_already(table, options, output)
         ):
-            print(f"{table}: kept", flush=True)
+            print(f"{name}: kept", flush=True)
             continue
-        print(f"{table}: {options.format_command(table)}", flush=True)
+        print(f"{name}: {options.format_command(table)}", flush=True)
         try:
-            outcome = reproduce_table(table, options, runner, output, overwrite=True)
+            outcome = reproduce_table(table, options, runner, output / entry.folder, overwrite=True)
         except TrainingInterrupted:
-            write_claims_page(output, [entry.table for entry in ENTRIES])
+            write_claims_page(output, TABLES)
             raise
         except (ValueError, OSError, RuntimeError) as error:
-            print(f"{table}: {error}", flush=True)
+            print(f"{name}: {error}", flush=True)
             num_incomplete += 1
             continue
         num_incomplete += bool(outcome.missing)
-        print(f"{table}: written, {len(outcome.missing)} trials are missing", flush=True)
-        write_claims_page(output, [entry.table for entry in ENTRIES])
-    write_claims_page(output, [entry.table for entry in ENTRIES])
+        print(f"{name}: written, {len(outcome.missing)} trials are missing", flush=True)
+        write_claims_page(output, TABLES)
+    write_claims_page(output, TABLES)
     return num_incomplete
 
 
 def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    tables = [entry.table for entry in ENTRIES]
-    parser.add_argument("--only", nargs="+", choices=tables, metavar="TABLE", help=f"some of {', '.join(tables)}")
+    parser.add_argument("--only", nargs="+", choices=TABLES, metavar="TABLE", help=f"some of {', '.join(TABLES)}")
     parser.add_argument("--jobs", type=int, default=1, help="number of trials at once")
     parser.add_argument("--tables-only", action="store_true", help="train nothing: make the tables of finished trials")
     parser.add_argument("--output", type=Path, default=ROOT / "docs/results", help="folder of the tables and the store")

@@ -131,7 +131,7 @@ def test_the_page_of_claims_has_an_interval_in_every_row_of_its_table(tmp_path: 
     best = "| mv-dhel has a better linear probe than pwe (data cifar10, views 2) | held "
     assert f"{best}| +5.00 (to pwe) | +5.00 to +5.00 | 3 | [table1](table1.md) |" in tested
     rows = [line for line in tested.splitlines() if line.endswith("(table1.md) |")]
-    assert len(rows) == len(read_claims(tmp_path / "table1.md")) == 4
+    assert len(rows) == len(read_claims(tmp_path, "table1")) == 4
     assert f"Of {len(rows)} claims: 2 held, 0 not held, 2 undecided." in tested
     assert "| mv-dhel: P1 yes, P2 yes, 1 terms | held | equal, without tolerance | [principles]" in measured
     assert "| linear probe gets better with more views (cifar10, mv-dhel) | its trials are not finished |" in untested
@@ -146,14 +146,16 @@ def test_every_entry_is_a_table_with_valid_options(tmp_path: Path) -> None:
             (tmp_path / f"{name}.npz").rename(tmp_path / name)
     for scale in ("laptop", "smoke"):
         tables = dict(list_tables(parse_arguments(["--modalities", str(tmp_path), "--scale", scale])))
-        assert len(tables) == len(ENTRIES)
-        for table, options in tables.items():
+        assert len({entry.name for entry in tables}) == len(tables) == len(ENTRIES)
+        for entry, options in tables.items():
+            table = entry.table
             if table in ANALYSES:
                 assert options == ReproduceOptions(scale=scale)
-            elif table != "multimodal":
+            elif not entry.files:
                 assert len({trial.config.seed for trial in make_trials(table, options)}) >= 3
-    assert str(tmp_path) not in tables["multimodal"].format_command("multimodal")
-    assert "--datasets mosi_3modal.npz Mfeat.mat 100leaves.mat" in tables["multimodal"].format_command("multimodal")
+    (command, *_) = (options.format_command(entry.table) for entry, options in tables.items() if entry.files)
+    assert str(tmp_path) not in command
+    assert "--datasets mosi_3modal.npz Mfeat.mat 100leaves.mat" in command
 
 
 def test_tables_without_their_files_are_skipped_with_a_reason(
@@ -161,7 +163,7 @@ def test_tables_without_their_files_are_skipped_with_a_reason(
 ) -> None:
     monkeypatch.delenv("MANYVIEWS_MODALITIES", raising=False)
     arguments = parse_arguments(["--only", "multimodal", "table1"])
-    assert [table for table, _ in list_tables(arguments)] == ["table1"]
+    assert [entry.name for entry, _ in list_tables(arguments)] == ["table1"]
     assert "multimodal: skipped, it needs mosi_3modal.npz, Mfeat.mat, 100leaves.mat" in capsys.readouterr().out
 
 
