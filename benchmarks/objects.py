@@ -1,37 +1,28 @@
-"""Several photos of an object as views, compared with augmented crops of one photo, on rendered objects.
+"""Render photos of objects, as two tables that `manyviews train --data` and `benchmarks.results` read.
 
-An object has one of ten shapes and its own proportions. Its color is its own, or that of all objects. A photo shows
-it turned and tilted at random, in random light, in front of a gray background. The probe predicts the shape of unseen
-objects from one photo.
+    python -m benchmarks.objects FOLDER
 
-    python -m benchmarks.objects --seeds 0 1 2
+An object has one of ten shapes, which is its label, and its own proportions. Its color is its own (`own.csv`), or that
+of all objects (`same.csv`). A photo shows it turned and tilted at random, in random light, in front of a gray
+background. The column `photos` has eight photos of each object that is trained on, the column `photo` the first.
 """
 
-import argparse
+import csv
 import math
-from itertools import product
+import sys
 from pathlib import Path
-from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.nn.functional import normalize
-
-import manyviews as mv
-from manyviews.data import Images
-from manyviews.utils import Table, format_mean_std
 
 SHAPES = ("sphere", "box", "cylinder", "cone", "torus", "capsule", "octahedron", "cross", "pair", "ring")
 SIZE, STEPS = 32, 24
 """Height and width of a photo, and steps of a ray."""
 MAX_TILT = 1.0
 """Maximum angle between the axis of an object and the vertical of its photo."""
-SETTINGS = {"photos": "four photos, each augmented", "crops": "four augmented crops of one photo"}
-
-AUGMENTATIONS: dict[str, Any] = {
-    "weak": {"crop_scale": (0.8, 1.0), "jitter_strength": 0.5},
-    "strong": {"crop_scale": (0.4, 1.0), "jitter_strength": 1.0},
-}
+TRAIN_OBJECTS, TEST_OBJECTS, PHOTOS = 1500, 1000, 8
 
 
 def compute_distance(shape: Tensor, p: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -107,58 +98,29 @@ def make_split(objects: int, photos: int, seed: int, colors: str) -> tuple[Tenso
     return torch.stack(images, 1), shape
 
 
-def make_dataset(setting: str, objects: int, photos: int, colors: str) -> dict[str, mv.Dataset]:
-    """Return objects with all photos or, for crops, with the first one; test objects have one photo."""
-    train, labels = make_split(objects, photos if setting == "photos" else 1, 1, colors)
-    test, test_labels = make_split(1000, 1, 2, colors)
-    counts = torch.full((objects,), train.shape[1])
-    return {
-        "train": mv.Dataset({"photo": Images(train.flatten(0, 1), counts)}, labels),
-        "test": mv.Dataset({"photo": test[:, 0]}, test_labels),
-    }
+def write_objects(folder: Path, colors: str) -> Path:
+    """Write the photos and a table of them: an object is a row, with all its photos and the first one alone."""
+    rows = []
+    for split, objects, photos, seed in (("train", TRAIN_OBJECTS, PHOTOS, 1), ("test", TEST_OBJECTS, 1, 2)):
+        images, labels = make_split(objects, photos, seed, colors)
+        for i, (views, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+            paths = [Path(f"images-{colors}", f"{split}-{i}-{view}.png") for view in range(photos)]
+            for path, pixels in zip(paths, views, strict=True):
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / path)
+            cells = ("|".join(map(str, paths)), str(paths[0]))
+            rows.append((f"{colors}-{split}-{i}", split, SHAPES[label], *cells))
+    table = folder / f"{colors}.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerows([("id", "split", "label", "photos", "photo"), *rows])
+    return table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--losses", nargs="+", default=["mv-dhel", "mv-infonce", "pwe-ntxent"])
-    parser.add_argument("--colors", nargs="+", choices=["own", "same"], default=["same", "own"])
-    parser.add_argument("--augmentation", nargs="+", choices=list(AUGMENTATIONS), default=list(AUGMENTATIONS))
-    parser.add_argument("--views", nargs="+", choices=list(SETTINGS), default=list(SETTINGS))
-    parser.add_argument("--objects", type=int, default=1500)
-    parser.add_argument("--photos", type=int, default=8)
-    parser.add_argument("--epochs", type=int, default=12)
-    parser.add_argument("--precision", default="32")
-    parser.add_argument("--output", type=Path, default=Path("runs/objects"))
-    options = parser.parse_args()
-    config = mv.EvaluationConfig(label_fractions=(), baselines=False)
-    rows = []
-    for colors, setting in product(options.colors, options.views):
-        data = make_dataset(setting, options.objects, options.photos, colors)
-        for loss, augmentation in product(options.losses, options.augmentation):
-            results = []
-            for seed in options.seeds:
-                run = mv.train(
-                    data,
-                    views="photo:4",
-                    loss=loss,
-                    epochs=options.epochs,
-                    batch_size=64,
-                    **AUGMENTATIONS[augmentation],
-                    precision=options.precision,
-                    seed=seed,
-                    cpu_threads=1,
-                    evaluate_at_end=False,
-                    output=options.output / f"{loss}-{setting}-{augmentation}-{colors}-{seed}",
-                    overwrite=True,
-                )
-                score = mv.evaluate(run, data=data, config=config).scores["trained"]
-                results.append((score.linear, score.knn))
-            cells = [format_mean_std([100 * value for value in column]) for column in zip(*results, strict=True)]
-            rows.append((colors, SETTINGS[setting], augmentation, loss, *cells))
-            print(rows[-1], flush=True)
-    header = ("colors of objects", "views", "augmentation", "loss", "linear probe", "kNN")
-    print(Table.from_texts("Shapes of unseen objects from one photo", header, rows).to_markdown())
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    for colors in ("same", "own"):
+        print(write_objects(folder, colors))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Make the tables of docs/results, and claims.md with the claims of all of them.
 
-    python -m benchmarks.results [--only TABLE ...] [--jobs 2] [--tables-only] [--modalities FOLDER]
+    python -m benchmarks.results [--only TABLE ...] [--jobs 2] [--tables-only] [--files FOLDER]
 
 Finished trials are lines of OUTPUT/trials.jsonl and are not run again, on any machine. After an interruption the same
 command resumes, and the tables contain what is finished. Decisive tables come first.
@@ -16,14 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.claims_page import write_claims_page
-from manyviews.reproduce import ANALYSES, ReproduceOptions, TrialRunner, reproduce_table
+from benchmarks.guides import GUIDE_METRICS, GUIDES
+from manyviews.reproduce import ANALYSES, EXPERIMENTS, ReproduceOptions, TrialRunner, reproduce_table
 from manyviews.reproduce.origin import Origin
+from manyviews.reproduce.results import METRICS
 from manyviews.training import TrainingInterrupted
 
 ROOT = Path(__file__).parents[1]
 STORE_FILE = "trials.jsonl"
-MODALITIES_VARIABLE = "MANYVIEWS_MODALITIES"
-"""The environment variable with the folder of the multimodal files."""
+FILES_VARIABLE = "MANYVIEWS_FILES"
+"""The environment variable with the folder of the tables' files."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Entry:
     options: ReproduceOptions = field(default_factory=ReproduceOptions)
     seeds: int = 3
     files: tuple[str, ...] = ()
-    """Files of modalities, which become its datasets; the table is skipped without them."""
+    """Files that become its datasets; the table is skipped without them."""
     folder: str = ""
     """Subfolder of the output, for a second table of the same name."""
 
@@ -65,12 +67,18 @@ ENTRIES = (
     Entry("principles"),
     Entry("theorem"),
     Entry("synergy"),
+    Entry("emoji", IMAGES, files=("emoji.csv",)),
+    Entry("objects", IMAGES, files=("same.csv", "own.csv")),
+    Entry("multi-crop", IMAGES),
+    Entry("sensors", files=("synthetic.npz", "watch.npz", "vowels.npz")),
 )  # fmt: skip
 TABLES = [entry.name for entry in ENTRIES]
 
 
 def list_tables(arguments: argparse.Namespace) -> Iterator[tuple[Entry, ReproduceOptions]]:
     """Yield the selected tables and their options; print why a table is skipped."""
+    EXPERIMENTS.update(GUIDES)
+    METRICS.update(GUIDE_METRICS)
     for entry in ENTRIES:
         if arguments.only and entry.name not in arguments.only:
             continue
@@ -78,9 +86,9 @@ def list_tables(arguments: argparse.Namespace) -> Iterator[tuple[Entry, Reproduc
         if entry.table not in ANALYSES:
             options = replace(options, seeds=arguments.seeds or entry.seeds)
         if entry.files:
-            folder = arguments.modalities
+            folder = arguments.files
             if missing := [name for name in entry.files if folder is None or not (folder / name).is_file()]:
-                where = f"set --modalities or ${MODALITIES_VARIABLE}" if folder is None else f"not in {folder}"
+                where = f"set --files or ${FILES_VARIABLE}" if folder is None else f"not in {folder}"
                 print(f"{entry.name}: skipped, it needs {', '.join(missing)} ({where})", flush=True)
                 continue
             options = replace(options, datasets=tuple(str((folder / name).resolve()) for name in entry.files))
@@ -148,10 +156,10 @@ def parse_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keep-runs", action="store_true", help="keep the run directories of finished trials")
     parser.add_argument("--scale", choices=("smoke", "laptop", "paper"), default="laptop")
     parser.add_argument("--seeds", type=int, help="seeds of each table entry; default: those of the table")
-    folder = os.environ.get(MODALITIES_VARIABLE)
+    folder = os.environ.get(FILES_VARIABLE)
     parser.add_argument(
-        "--modalities", type=Path, default=Path(folder) if folder else None,
-        help=f"folder of the multimodal files; default: ${MODALITIES_VARIABLE}",
+        "--files", type=Path, default=Path(folder) if folder else None,
+        help=f"folder of the tables' files; default: ${FILES_VARIABLE}",
     )  # fmt: skip
     arguments = parser.parse_args(words)
     if arguments.jobs < 1 or (arguments.seeds is not None and arguments.seeds < 1):

@@ -1,4 +1,4 @@
-"""Write two small sets of sensor sequences as .npz files that `manyviews train --data` reads.
+"""Write small sets of sequences as .npz files that `manyviews train --data` and `benchmarks.results` read.
 
     python benchmarks/sensor_data.py FOLDER
 
@@ -7,6 +7,8 @@
 - `watch.npz`: seven shoulder exercises recorded by the accelerometer and gyroscope of a watch, from the package
   seglearn (`pip install seglearn`; left out without it). 420 training sequences of six persons, 280 test sequences of
   four others.
+- `vowels.npz`: JapaneseVowels of the package aeon (`pip install --no-deps aeon`; left out without it), nine speakers.
+  Its 12 features are three modalities (low, mid, high). 270 training sequences, 370 test sequences.
 """
 
 import sys
@@ -20,6 +22,8 @@ SENSORS = {"imu": (6, 0.6, 0.5), "pose": (10, 0.3, 0.6), "depth": (8, 1.5, 1.0)}
 """Number of features, noise, and strength of gain and offset of each synthetic sensor."""
 CLASSES, LATENT, STEPS = 12, 4, 25
 TRAIN_PERSONS, WINDOWS, STRIDE = 6, 5, 6
+VOWEL_FEATURES = {"low": slice(0, 4), "mid": slice(4, 8), "high": slice(8, 12)}
+VOWELS_PATH = "datasets/data/JapaneseVowels/JapaneseVowels_{}.ts"
 
 
 def make_synthetic(seed: int = 0) -> dict[str, Any]:
@@ -80,12 +84,31 @@ def make_watch() -> dict[str, Any]:
     return arrays
 
 
+def make_vowels(package: Path) -> dict[str, Any]:
+    """Read the files of JapaneseVowels: a line has 12 features, separated by colons, then the label."""
+    arrays: dict[str, Any] = {}
+    for split in ("train", "test"):
+        lines = (package / VOWELS_PATH.format(split.upper())).read_text().partition("@data")[2].split()
+        rows = [line.split(":") for line in lines]
+        sequences = [np.array([part.split(",") for part in row[:-1]], np.float32).T for row in rows]
+        lengths = np.array([len(sequence) for sequence in sequences])
+        values = np.zeros((len(sequences), lengths.max(), 12), np.float32)
+        for i, sequence in enumerate(sequences):
+            values[i, : len(sequence)] = sequence
+        for name, features in VOWEL_FEATURES.items():
+            arrays |= {f"{split}/{name}": values[..., features], f"{split}/{name}_length": lengths}
+        arrays[f"{split}/label"] = np.array([int(row[-1]) - 1 for row in rows])
+    return arrays
+
+
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "synthetic.npz", **make_synthetic())
     if find_spec("seglearn"):
         np.savez(folder / "watch.npz", **make_watch())
+    if (aeon := find_spec("aeon")) and aeon.submodule_search_locations:
+        np.savez(folder / "vowels.npz", **make_vowels(Path(aeon.submodule_search_locations[0])))
 
 
 if __name__ == "__main__":

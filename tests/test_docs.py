@@ -167,9 +167,9 @@ def test_readme_differences_equal_those_of_the_claims() -> None:
 
 def test_readme_multimodal_results_equal_the_result_tables() -> None:
     page = "docs/results/multimodal.md"
-    raw_features = [row[2].removesuffix(" ± 0.0") for row in table(page, "**Baselines")]
+    raw_features = [row[2].removesuffix("% ± 0.0") for row in table(page, "**Baselines")]
     fused = {name: cells for name, *cells in table(page, "**linear probe, %**")}
-    supervised = {name: cells for name, *cells in table(page, "**own layer, %**")}
+    supervised = {name: cells for name, *cells in table(page, "**supervised head, %**")}
     expected = [
         ["linear model on raw features", *raw_features],
         ["`mv-dhel`, fused representation", *fused["mv-dhel"]],

@@ -145,7 +145,7 @@ def test_every_entry_is_a_table_with_valid_options(tmp_path: Path) -> None:
             bundle(tmp_path / f"{name}.npz")
             (tmp_path / f"{name}.npz").rename(tmp_path / name)
     for scale in ("laptop", "smoke"):
-        tables = dict(list_tables(parse_arguments(["--modalities", str(tmp_path), "--scale", scale])))
+        tables = dict(list_tables(parse_arguments(["--files", str(tmp_path), "--scale", scale])))
         assert len({entry.name for entry in tables}) == len(tables) == len(ENTRIES)
         for entry, options in tables.items():
             table = entry.table
@@ -161,7 +161,7 @@ def test_every_entry_is_a_table_with_valid_options(tmp_path: Path) -> None:
 def test_tables_without_their_files_are_skipped_with_a_reason(
     capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("MANYVIEWS_MODALITIES", raising=False)
+    monkeypatch.delenv("MANYVIEWS_FILES", raising=False)
     arguments = parse_arguments(["--only", "multimodal", "table1"])
     assert [entry.name for entry, _ in list_tables(arguments)] == ["table1"]
     assert "multimodal: skipped, it needs mosi_3modal.npz, Mfeat.mat, 100leaves.mat" in capsys.readouterr().out

@@ -1,6 +1,8 @@
 """Configs and recipes: accepted values, and errors for invalid ones."""
 
 import dataclasses
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import yaml
 import manyviews as mv
 from manyviews.runs import Run
 from manyviews.training import RECIPES, Config, ConfigError, build_loss, get_default_recipe, get_recipe, resolve_task
+from manyviews.training.run_directory import get_git_commit
 
 
 def test_an_encoder_without_a_modality_is_for_images_whatever_their_name() -> None:
@@ -228,6 +231,29 @@ def test_changed_fields_are_those_that_affect_the_result() -> None:
     )
     assert base.list_changed_fields(other) == []
     assert base.list_changed_fields(dataclasses.replace(base, views=3, temperature=0.1)) == ["views", "temperature"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_commit_is_the_last_one_that_changed_any_file_of_the_package(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        name = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        command = ["git", "-C", str(tmp_path), *name, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit_file(name: str) -> str:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a")
+        git("add", ".")
+        git("commit", "-m", name)
+        return git("rev-parse", "HEAD")
+
+    git("init", "-q")
+    commit_file("package/training/a.py")
+    last = commit_file("package/b.py")
+    commit_file("README.md")
+    assert get_git_commit(tmp_path / "package") == last
+    (tmp_path / "package/b.py").write_text("changed")
+    assert get_git_commit(tmp_path / "package") == f"{last} with changes"
 
 
 def test_config_of_a_run_is_complete_and_a_valid_recipe(tmp_path: Path) -> None:

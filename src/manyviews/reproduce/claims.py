@@ -146,14 +146,18 @@ def claim_constant(results: Results, metric: str, axis: str, within: float, **co
 
 
 def claim_not_worse(
-    results: Results, metric: str, axis: str, levels: tuple[str, str], margin: float, **coords: Any
+    results: Results, metric: str, axis: str, levels: tuple[str, str], margin: float = 0.0, **coords: Any
 ) -> Claim:
-    """Claim that the metric is less than `margin` worse at the second level of the axis than at the first."""
+    """Claim that the metric is less than `margin` worse at the second level of the axis than at the first.
+
+    Without a margin the claim is that it is better.
+    """
     kind = METRICS[metric]
     scores = {level: results.by_seed(metric, **{axis: level}, **coords) for level in levels}
     first, second = scores.values()
     rooms = {"": [margin + kind.sign * (second[seed] - first[seed]) for seed in sorted(first.keys() & second.keys())]}
-    text = f"{kind.short_name} with {axis} {levels[1]} is less than {margin:g} worse than with {levels[0]}"
+    comparison = f"less than {margin:g} worse" if margin else "better"
+    text = f"{kind.short_name} with {axis} {levels[1]} is {comparison} than with {levels[0]}"
     means = ", ".join(f"{level} {statistics.fmean(s.values()):.{kind.digits}f}" for level, s in scores.items() if s)
     return Claim(f"{text} ({_format_coordinates(coords)})", means, find_least_favorable(rooms, kind.digits))
 

@@ -92,6 +92,8 @@ class ReproduceOptions:
 
         Absolute paths are shortened to their last part: another machine has other folders.
         """
+        if table in EXPERIMENTS and EXPERIMENTS[table].command:
+            return EXPERIMENTS[table].command
         words = ["manyviews", "reproduce", table]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -178,6 +180,11 @@ class Experiment:
     """Whether all its data are multimodal."""
     has_search: bool = False
     """Whether `search_trials` applies."""
+    is_in_paper: bool = True
+    settings: str = ""
+    """What the trials have in common, where the scale does not say it."""
+    command: str = ""
+    """The command that makes the table. Default: `manyviews reproduce` with the options."""
 
     def check_claims(self, results: Results) -> list[Claim]:
         """Compare the paper's claims about the losses of a table with the results, for each dataset."""

@@ -31,4 +31,5 @@ def _make_longer_claims(results: Results, data: Level) -> Iterator[Claim]:
 LONGER = Experiment(
     "pwe and MV-DHEL at 4 views on all of CIFAR-10, for 20 epochs",
     make_longer_trials, ("linear", "knn"), ("data", "loss"), ("views",), _make_longer_claims,
+    is_in_paper=False,
 )  # fmt: skip

@@ -45,4 +45,5 @@ def _make_precision_claims(results: Results, data: Level) -> Iterator[Claim]:
 PRECISION = Experiment(
     "bfloat16 compared with 32 bits: CIFAR-10, and the demo on the bundled photos",
     make_precision_trials, ("linear", "knn"), ("data", "loss"), ("precision",), _make_precision_claims,
+    is_in_paper=False,
 )  # fmt: skip

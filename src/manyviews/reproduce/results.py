@@ -40,7 +40,7 @@ class Metric:
         return format_mean_std(values, self.digits)
 
 
-def _extract_score(kind: str, representation: Representation = "trained", factor: float = 100) -> Extract:
+def extract_score(kind: str, representation: Representation = "trained", factor: float = 100) -> Extract:
     """Make a function that extracts a classification score, in percent."""
 
     def extract(result: EvaluationResult) -> list[float]:
@@ -80,11 +80,11 @@ def _extract_recall(from_all_others: bool) -> Extract:
 
 
 METRICS = {
-    "linear": Metric("linear probe, %", _extract_score("linear")),
-    "knn": Metric("kNN, %", _extract_score("knn")),
-    "knn_k": Metric("k of kNN", _extract_score("knn_k", factor=1), 0),
-    "shared": Metric("mean embedding, %", _extract_score("linear", "mean_embedding")),
-    "head": Metric("supervised head, %", _extract_score("linear", "supervised_head")),
+    "linear": Metric("linear probe, %", extract_score("linear")),
+    "knn": Metric("kNN, %", extract_score("knn")),
+    "knn_k": Metric("k of kNN", extract_score("knn_k", factor=1), 0),
+    "shared": Metric("mean embedding, %", extract_score("linear", "mean_embedding")),
+    "head": Metric("supervised head, %", extract_score("linear", "supervised_head")),
     "has0": Metric("Has0_acc_2, %", _extract_probes("Has0_acc_2")),
     "mult": Metric("Mult_acc_2, %", _extract_probes("Mult_acc_2")),
     "mae": Metric("MAE", _extract_probes("MAE", factor=1), 3, higher_is_better=False),

@@ -112,5 +112,5 @@ def _make_rival_claims(results: Results, data: Level) -> Iterator[Claim]:
 RIVALS = Experiment(
     "the paper's losses compared with those of others, each with its own search, on images and modalities",
     make_rival_trials, ("linear", "knn", "shared", "has0", "mult", "mae"), ("loss",), ("data",), _make_rival_claims,
-    has_search=True,
+    has_search=True, is_in_paper=False,
 )  # fmt: skip

@@ -19,8 +19,6 @@ ANALYSES = {
     "principles": "the principles of Table I, measured for every loss",
     "synergy": "what pairs of views cannot see: XOR of two views, every loss",
 }
-BEYOND_PAPER = ("synergy", "rivals", "temperature", "precision", "longer")
-"""Tables that the paper does not have."""
 SMOKE_NOTE = "Smoke runs are too short to test the paper's claims."
 
 
@@ -101,7 +99,7 @@ def write_table_files(
     claims = () if options.scale == "smoke" else claims
     description = ANALYSES.get(name) or EXPERIMENTS[name].description
     setting = _describe_setting(name, options, trials)
-    titles = ("Claims, and whether they held here",) if name in BEYOND_PAPER else ()
+    titles = () if _is_in_paper(name) else ("Claims, and whether they held here",)
     all_tables = (*tables, *([make_claims_table(claims, *titles)] if claims else []))
     head = [setting, format_provenance(name, options), origin, *notes]
     head += [SMOKE_NOTE] if options.scale == "smoke" else []
@@ -119,6 +117,10 @@ def write_table_files(
         files.append(output / f"{name}.csv")
         write_atomic(files[-1], "\n".join(table.to_csv() for table in tables))
     return Outcome(setting, tuple(tables), tuple(claims), tuple(files))
+
+
+def _is_in_paper(name: str) -> bool:
+    return EXPERIMENTS[name].is_in_paper if name in EXPERIMENTS else name != "synergy"
 
 
 def _describe_setting(name: str, options: ReproduceOptions, trials: Sequence[Trial]) -> str:
@@ -148,11 +150,12 @@ def _describe_setting(name: str, options: ReproduceOptions, trials: Sequence[Tri
             + (
                 "as in the authors' released code"
                 if options.released_variant
-                else "by the papers' equations"
-                if name in BEYOND_PAPER
                 else "by the paper's equations"
+                if _is_in_paper(name)
+                else "by the papers' equations"
             )
         )
+        parts += [EXPERIMENTS[name].settings] if EXPERIMENTS[name].settings else []
         if options.missing_rate:
             parts.append(f"{options.missing_rate:.0%} of the modalities removed from training")
         experiment = EXPERIMENTS[name]

@@ -32,4 +32,5 @@ def _make_temperature_claims(results: Results, data: Level) -> Iterator[Claim]:
 TEMPERATURE = Experiment(
     "accuracy at 4 views with the best temperature of each loss",
     make_temperature_trials, ("linear", "knn"), ("data", "loss"), ("views",), _make_temperature_claims,
+    is_in_paper=False,
 )  # fmt: skip

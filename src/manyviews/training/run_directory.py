@@ -232,7 +232,7 @@ def collect_provenance() -> dict[str, str]:
     return {
         "run_id": secrets.token_hex(4),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "commit": _get_git_commit(),
+        "commit": get_git_commit(Path(__file__).parents[1]),
         "manyviews": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -241,12 +241,12 @@ def collect_provenance() -> dict[str, str]:
     }
 
 
-def _get_git_commit() -> str:
-    """Return the last git commit that changed this package, or "none" if it was installed from a wheel.
+def get_git_commit(package: Path) -> str:
+    """Return the last git commit that changed a package's folder, or "none" if it was installed from a wheel.
 
     Other commits and changes of the checkout, such as results that are written into it, make no difference.
     """
-    git = [shutil.which("git") or "git", "-C", str(Path(__file__).parent)]
+    git = [shutil.which("git") or "git", "-C", str(package)]
     commands = (["log", "-1", "--format=%H", "--", "."], ["status", "--porcelain", "--untracked-files=no", "."])
     try:
         head, status = (

@@ -1,0 +1,127 @@
+"""Tables of the guides: their trials, metrics and files."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import objects
+from benchmarks.guides import GUIDE_METRICS, GUIDES, SENSOR_SETTINGS
+from benchmarks.sensor_data import VOWELS_PATH, make_synthetic, make_vowels
+
+import manyviews as mv
+from manyviews.data import Images
+from manyviews.evaluation import EvaluationResult
+from manyviews.metrics import ALL_OTHERS, RetrievalScore, SubsetScore
+from manyviews.reproduce import EXPERIMENTS, ReproduceOptions
+from manyviews.reproduce.claims import Claim
+from manyviews.reproduce.results import METRICS, Results
+from manyviews.training import resolve_task
+
+
+@pytest.fixture(autouse=True)
+def _with_guides(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, experiment in GUIDES.items():
+        monkeypatch.setitem(EXPERIMENTS, name, experiment)
+    for name, metric in GUIDE_METRICS.items():
+        monkeypatch.setitem(METRICS, name, metric)
+
+
+def check_claims(name: str, options: ReproduceOptions, metric: str, score: float) -> list[Claim]:
+    """Decide the claims of a guide whose trials all have the same score."""
+    trials = GUIDES[name].make_trials(options)
+    values = {trial.coordinates: {metric: {seed: [score] for seed in range(3)}} for trial in trials}
+    return GUIDES[name].check_claims(Results(values))
+
+
+@pytest.mark.parametrize("scale", ["laptop", "smoke"])
+@pytest.mark.parametrize("name", GUIDES)
+def test_trials_are_valid_and_each_has_its_own_run(name: str, scale: str, tmp_path: Path) -> None:
+    files = []
+    for stem in ("one", "two"):
+        files.append(tmp_path / f"{stem}.csv")
+        files[-1].write_text(stem)
+    options = ReproduceOptions(scale=scale, seeds=2, datasets=tuple(map(str, files)))
+    trials = list(GUIDES[name].make_trials(options))
+    for trial in trials:
+        trial.config.check()
+        assert set(GUIDES[name].rows + GUIDES[name].columns) <= set(trial.coordinates)
+    settings = {trial.coordinates for trial in trials}
+    assert len({trial.name for trial in trials}) == len(trials) == 2 * len(settings)
+    assert options.format_command(name) == f"make results RESULTS='--only {name}'"
+    claims = check_claims(name, options, GUIDES[name].metrics[0], 50.0)
+    assert {"held"}.isdisjoint(claim.verdict for claim in claims)  # equal scores support no claim
+    assert "undecided" in {claim.verdict for claim in claims}
+
+
+def test_recall_is_the_mean_over_pairs_of_sources_and_targets() -> None:
+    pairs = [("noto", "twemoji", 0.5), ("twemoji", "noto", 0.3), ("en", "noto", 0.2), (ALL_OTHERS, "en", 0.1)]
+    retrieval = tuple(RetrievalScore(a, b, 9, {"1": r, "10": 2 * r}, 1.0) for a, b, r in pairs)
+    result = EvaluationResult("0.2", "emoji", "emoji", "test", retrieval=retrieval)
+    values = {name: metric.extract(result) for name, metric in GUIDE_METRICS.items() if name in GUIDES["emoji"].metrics}
+    assert values.pop("picture-name") == []
+    assert values == {
+        "picture-picture-1": pytest.approx([40.0]),
+        "picture-picture-10": pytest.approx([80.0]),
+        "name-picture": pytest.approx([40.0]),
+        "pictures-name": pytest.approx([20.0]),
+    }
+
+
+def test_gain_compares_each_modality_alone_with_its_raw_features() -> None:
+    def subset(names: str, raw: float, trained: float) -> SubsetScore:
+        scores = {"raw": {"accuracy": raw}, "per_subset": {"accuracy": trained}}
+        return SubsetScore(tuple(names), 9, scores, {"accuracy": 0.9})
+
+    result = EvaluationResult(
+        "0.2", "a", "a", "test", ("a", "b"), subsets=(subset("a", 0.5, 0.6), subset("b", 0.7, 0.6))
+    )
+    both = EvaluationResult("0.2", "a", "a", "test", ("a", "b"), subsets=(*result.subsets, subset("ab", 0.1, 0.9)))
+    for each in (result, both):
+        assert GUIDE_METRICS["gain"].extract(each) == pytest.approx([10.0, -10.0])
+    assert GUIDE_METRICS["gain"].extract(EvaluationResult("0.2", "a", "a", "test")) == []
+
+
+def test_defaults_of_sensors_are_those_of_small_sets_of_sequences(tmp_path: Path) -> None:
+    data = mv.DatasetDict(
+        "sensors",
+        {
+            "train": mv.Dataset({"imu": torch.randn(60, 9, 3), "pose": torch.randn(60, 9, 4)}, torch.arange(60) % 3),
+        },
+    )
+    (tmp_path / "a.csv").write_text("a")
+    options = ReproduceOptions(datasets=(str(tmp_path / "a.csv"),))
+    trials = {str(trial.coordinates["setting"]): trial.config for trial in GUIDES["sensors"].make_trials(options)}
+    assert list(trials) == list(SENSOR_SETTINGS)
+    resolved = {name: resolve_task(config, data, 1).config for name, config in trials.items()}
+    automatic = resolve_task(dataclasses.replace(trials["defaults"], temperature=None), data, 1).config
+    assert automatic == resolved["defaults"]
+    assert (resolved["defaults"].temperature, resolved["defaults"].hidden_dim) == (0.2, 64)
+    assert (resolved["defaults of 0.1"].temperature, resolved["defaults of 0.1"].hidden_dim) == (0.5, 128)
+
+
+def test_objects_are_written_as_a_table_of_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, count in (("TRAIN_OBJECTS", 20), ("TEST_OBJECTS", 10), ("PHOTOS", 3)):
+        monkeypatch.setattr(objects, name, count)
+    data = mv.load_dataset(str(objects.write_objects(tmp_path, "own")))
+    photos, photo = data["train"]["photos"], data["train"]["photo"]
+    assert isinstance(photos, Images)
+    assert (len(data["train"]), len(data["test"]), sorted(data.class_names)) == (20, 10, sorted(objects.SHAPES))
+    pixels, _ = objects.make_split(20, 3, 1, "own")
+    assert torch.equal(photo.show(7), pixels[7, 0])
+    assert torch.equal(photos.show(7), pixels[7, 0])
+    assert len(photos.sizes) == 60
+
+
+def test_sensor_data_have_aligned_lengths_and_labels(tmp_path: Path) -> None:
+    synthetic = make_synthetic()
+    assert synthetic["train/imu"].shape == (431, 25, 6)
+    assert (synthetic["train/imu_length"] == synthetic["train/depth_length"]).all()
+    for split, rows in (("TRAIN", ["1,2:" * 11 + "3,4:5", "1:" * 11 + "7:1"]), ("TEST", ["0,1,2:" * 12 + "9"])):
+        path = tmp_path / VOWELS_PATH.format(split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("# a comment\n@problemName vowels\n@data\n" + "\n".join(rows) + "\n")
+    vowels = make_vowels(tmp_path)
+    assert vowels["train/high"][:, :, 3].tolist() == [[3.0, 4.0], [7.0, 0.0]]
+    assert (vowels["train/low_length"].tolist(), vowels["test/low_length"].tolist()) == ([2, 1], [3])
+    assert (vowels["train/label"].tolist(), vowels["test/label"].tolist()) == ([4, 0], [8])
