@@ -20,13 +20,13 @@ from manyviews.reproduce.results import Metric, Results, extract_score
 from manyviews.reproduce.trials import Level, Trial
 from manyviews.training import RECIPES, Config
 
-COMMON: dict[str, Any] = {"monitor_size": 0, "monitor_every": 10**6, "evaluate_at_end": False, "cpu_threads": 1}
+COMMON: dict[str, Any] = {"monitor_size": 0, "evaluate_at_end": False, "cpu_threads": 1}
 SCORES = EvaluationConfig(label_fractions=(), baselines=False, num_workers=1)
 
 
 def make_config(options: ReproduceOptions, base: str, **changes: Any) -> Config:
     """Return the config of a recipe, short at scale smoke."""
-    config = dataclasses.replace(RECIPES[base], **COMMON, **changes)
+    config = dataclasses.replace(RECIPES[base], **{**COMMON, **changes})
     if options.scale == "smoke":
         config = dataclasses.replace(config, epochs=1, max_instances=64, batch_size=32)
     return options.apply(config)
@@ -125,6 +125,26 @@ def make_crop_claims(results: Results, data: Level) -> Iterator[Claim]:
         yield claim_not_worse(results, metric, "views", (PLAIN, MULTI_CROP), data=data)
 
 
+# ---- the demo, evaluated on all of CIFAR-10 ----
+
+
+def make_transfer_trials(options: ReproduceOptions) -> Iterator[Trial]:
+    eval_config = EvaluationConfig(baselines=False)
+    config = make_config(options, "demo", monitor_size=None)
+    for trial in add_seeds(config, eval_config, options, data="cifar10", loss="mv-dhel"):
+        # Baselines of raw features do not depend on the seed, and take long.
+        baselines = trial.config.seed == 0 and options.scale != "smoke"
+        data = "cifar10" if options.scale != "smoke" else ""
+        with_baselines = dataclasses.replace(eval_config, baselines=baselines)
+        yield dataclasses.replace(trial, eval_config=with_baselines, eval_data=data)
+
+
+def extract_few_label(fraction: str, result: EvaluationResult) -> list[float]:
+    """Return the mean accuracy, in percent, of probes on a fraction of the labels."""
+    score = result.scores["trained"].few_label.get(fraction) if "trained" in result.scores else None
+    return [100 * fmean(score.linear)] if score else []
+
+
 # ---- small sets of sensor sequences ----
 
 DEFAULTS = "defaults"
@@ -172,6 +192,8 @@ def make_sensor_claims(results: Results, data: Level) -> Iterator[Claim]:
 GUIDE_METRICS = {
     **{name: Metric(title, partial(extract_recall, *arguments)) for name, (title, *arguments) in _RECALL.items()},
     "fused": Metric("fused prediction, %", extract_score("linear", "fused_prediction")),
+    "few-1": Metric("linear probe on 1% of the labels, %", partial(extract_few_label, "0.01")),
+    "few-10": Metric("linear probe on 10% of the labels, %", partial(extract_few_label, "0.1")),
     "gain": Metric("each modality alone less its raw features, points", extract_gain),
 }
 GUIDES = {
@@ -193,6 +215,11 @@ GUIDES = {
         "crops of two sizes at the encoder cost of four large ones",
         make_crop_trials, ("linear", "knn"), ("views",), ("data",), make_crop_claims,
         is_in_paper=False, command="make results RESULTS='--only multi-crop'",
+    ),
+    "transfer": Experiment(
+        "the demo, trained on 2,250 photos of CIFAR-10, evaluated on all of CIFAR-10",
+        make_transfer_trials, ("linear", "knn", "few-1", "few-10"), ("data",), ("loss",), lambda _results, _data: [],
+        is_in_paper=False, command="make results RESULTS='--only transfer'",
     ),
     "sensors": Experiment(
         "small sets of sensor sequences: the defaults, and what they are made of",

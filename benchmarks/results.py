@@ -70,6 +70,7 @@ ENTRIES = (
     Entry("emoji", IMAGES, files=("emoji.csv",)),
     Entry("objects", IMAGES, files=("same.csv", "own.csv")),
     Entry("multi-crop", IMAGES),
+    Entry("transfer", IMAGES),
     Entry("sensors", files=("synthetic.npz", "watch.npz", "vowels.npz")),
 )  # fmt: skip
 TABLES = [entry.name for entry in ENTRIES]

@@ -86,6 +86,8 @@ class Trial:
     """The same for all seeds."""
     candidates: tuple[Candidate, ...] = ()
     """Changes of the config, one of which is chosen on the validation split. Default: no search."""
+    eval_data: str = ""
+    """Name of other data that the run is evaluated on. Default: its own."""
 
     @property
     def resolved_config(self) -> Config:
@@ -113,6 +115,7 @@ class Trial:
         """The file of this evaluation's result in the run directory."""
         fields, defaults = dataclasses.asdict(self.eval_config), dataclasses.asdict(EvaluationConfig())
         changed = {name: value for name, value in fields.items() if value != defaults[name] and name != "num_workers"}
+        changed |= {"data": self.eval_data} if self.eval_data else {}
         return f"trial-{_compute_digest(changed)}.json"
 
     @property
@@ -143,6 +146,7 @@ class Trial:
         return {
             "config": self.resolved_config.to_yaml(),
             "eval_config": dataclasses.asdict(self.eval_config),
+            "eval_data": self.eval_data,
             "runs": str(store.runs.resolve()),
             "store": str(store.path.resolve()),
             "name": self.name,
@@ -187,7 +191,8 @@ def _run_locked(spec: Mapping[str, Any]) -> None:
     if store.load(name, file) is None:
         # Resuming raises if the existing run has another config.
         run = train(config, resume=path, quiet=True) if path.exists() else train(config, output=path, quiet=True)
-        result = evaluate(Run.open(run.path), config=eval_config, device=config.device)
+        data = spec["eval_data"] or None
+        result = evaluate(Run.open(run.path), data=data, config=eval_config, device=config.device)
         run.save_evaluation(result.to_json(), file)
     store.add(name, file, spec["label"])
     if not spec["keep_run"]:
