@@ -53,7 +53,7 @@ ENTRIES = (
     Entry("table1", IMAGES, seeds=5),
     Entry("knn", IMAGES, seeds=5),
     Entry("multimodal", ReproduceOptions(modality_subsets=True), seeds=5, files=MODALITIES),
-    Entry("temperature", IMAGES),
+    Entry("temperature", IMAGES, seeds=5),
     Entry("precision"),
     Entry("rivals", replace(IMAGES, datasets=("cifar10",), losses=RIVALS)),
     Entry("other-losses", IMAGES),

@@ -87,11 +87,13 @@ def test_temperature_compares_each_loss_with_mv_dhel() -> None:
     experiment = EXPERIMENTS["temperature"]
     trials = make_trials("temperature", ReproduceOptions(seeds=3))
     assert len(trials) == 15
-    assert {len(trial.candidates) for trial in trials} == {4}
-    values = {trial.coordinates: {"linear": {0: [1.0], 1: [2.0]}} for trial in trials}
+    assert {len(trial.candidates) for trial in trials} == {6}
+    values = {trial.coordinates: {metric: {0: [1.0], 1: [2.0]} for metric in ("linear", "knn")} for trial in trials}
     claims = experiment.check_claims(Results(values))
     assert [claim.text.split(" (")[0] for claim in claims] == [
-        f"mv-dhel has a better linear probe than {other}" for other in ("pwe", "avg", "pvc", "mv-infonce")
+        f"mv-dhel has a better {metric} than {other}"
+        for metric in ("linear probe", "kNN")
+        for other in ("pwe", "avg", "pvc", "mv-infonce")
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import product
 
 from manyviews.reproduce.claims import Claim, claim_best
 from manyviews.reproduce.experiments import CIFAR, MAIN_LOSSES, Experiment, ReproduceOptions, make_image_trials
@@ -11,22 +12,21 @@ from manyviews.reproduce.results import Results
 from manyviews.reproduce.trials import Candidate, Level, Trial
 
 VIEWS = 4
-TEMPERATURES = (0.1, 0.2, 0.5, 1.0)
+TEMPERATURES = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 
 
 def make_temperature_trials(options: ReproduceOptions) -> Iterator[Trial]:
     """Make trials whose temperature is chosen on the validation split."""
-    temperatures = TEMPERATURES[1:3] if options.scale == "smoke" else TEMPERATURES
+    temperatures = (0.2, 0.5) if options.scale == "smoke" else TEMPERATURES
     candidates = tuple(Candidate.make(temperature=temperature) for temperature in temperatures)
     for trial in make_image_trials(options, MAIN_LOSSES, (VIEWS,), CIFAR):
         yield dataclasses.replace(trial, candidates=candidates)
 
 
 def _make_temperature_claims(results: Results, data: Level) -> Iterator[Claim]:
-    losses = results.list_levels("loss")
-    for other in MAIN_LOSSES[:-1]:
-        if other in losses:
-            yield claim_best(results, "linear", "mv-dhel", (other,), data=data, views=VIEWS)
+    others = [loss for loss in MAIN_LOSSES[:-1] if loss in results.list_levels("loss")]
+    for metric, other in product(("linear", "knn"), others):
+        yield claim_best(results, metric, "mv-dhel", (other,), data=data, views=VIEWS)
 
 
 TEMPERATURE = Experiment(
