@@ -49,6 +49,8 @@ BASE = Config(
 
 
 PRECISIONS: tuple[Precision, ...] = ("32", "bf16-mixed")
+MAX_STEP_RATIOS: dict[Precision, float] = {"32": 1.08, "bf16-mixed": 1.10}
+"""What views, head, loss and optimizer may add; they compute in 32 bits also where the encoder does not."""
 
 
 def measure(quick: bool) -> Iterator[Row]:
@@ -120,7 +122,8 @@ def measure_step_time(instances: int, precision: Precision, seconds: float) -> R
         f"a full step, precision {precision}, {describe_views(instances)}",
         "encoder's bare forward and backward",
     )
-    return make_time_row("training", workload, baseline, times["full"], times["encoder"], max_ratio=1.05)
+    bar = MAX_STEP_RATIOS[precision]
+    return make_time_row("training", workload, baseline, times["full"], times["encoder"], max_ratio=bar)
 
 
 def measure_precision(instances: int, seconds: float) -> Iterator[Row]:

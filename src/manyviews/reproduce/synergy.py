@@ -40,7 +40,7 @@ from manyviews.utils import append_line, limit_threads, track, warmup_cosine_lr
 BITS, DIM, HIDDEN_DIM, BATCH_SIZE = 5, 32, 64, 128
 NUM_STRINGS = 2**BITS
 CHANCE = 1 / NUM_STRINGS
-SUMS = ("mv-infonce+0.5*prod-infonce", "mv-dhel+0.5*prod-dhel")
+SUMS = ("mv-infonce+0.5*prod-infonce", "mv-dhel+0.5*prod-dhel", "mv-dhel+4*prod-dhel")
 """Weighted sums that are measured in addition to `LOSSES`."""
 OWN_SCORES = {"symile": "product", "gram": "volume", "triangle": "area", "pmrl": "singular"}
 """Scores of losses that contrast one; prod-* have the product, all others the pairs."""
