@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from manyviews.reproduce import ANALYSES
 from manyviews.reproduce.pivot_tables import CLAIM_COLUMNS, MEASURED_CLAIM_COLUMNS
 
+CLAIMS_TITLE = "whether they held here"
 VERDICTS = ("held", "not held", "undecided")
 HEAD = """# Claims
 
 Made by `make results` from the tables of this folder. A claim is tested by a difference between trials of the same
 seed, which is positive where it supports the claim. It held if the 95% interval (Student's t over seeds) of the mean
 difference is above zero, and it did not hold if the interval is below zero. Otherwise, or if the table does not show so
-small a difference, it is [undecided](../reproduce.md#verdicts).
+small a difference, it is [undecided](../reproduce.md#verdicts). If a claim allows a margin, such as "less than 1
+worse", minus the margin takes the place of zero.
 """
 
 
@@ -33,7 +36,8 @@ def read_claims(folder: Path, table: str) -> list[TableClaim]:
     """Read the claims of a table's Markdown file; none if it does not exist or was made by an older version."""
     path = folder / f"{table}.md"
     lines = path.read_text().splitlines() if path.exists() else []
-    for columns in (CLAIM_COLUMNS, MEASURED_CLAIM_COLUMNS):
+    # Older versions decided claims of trained tables by margins, too.
+    for columns in (CLAIM_COLUMNS, *([MEASURED_CLAIM_COLUMNS] if table in ANALYSES else [])):
         header = "| " + " | ".join(columns) + " |"
         if header in lines:
             rows = lines[lines.index(header) + 2 :]
@@ -55,7 +59,7 @@ def format_claims_page(folder: Path, tables: Sequence[str]) -> str:
     untested = [claim for claim in every if claim not in tested and claim not in measured]
     counts = Counter(claim.cells["verdict"] for claim in tested)
     summary = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    lines = [HEAD, f"Of {len(tested)} claims: {summary}.", ""]
+    lines = [HEAD, f"Of {len(tested)} claims with an interval: {summary}.", ""]
     columns = ("claim", "verdict", "difference", "95% interval", "seeds")
     lines += _format_table((*columns, "table"), [[*_select(claim, columns), _link(claim)] for claim in tested])
     if measured:
@@ -67,7 +71,10 @@ def format_claims_page(folder: Path, tables: Sequence[str]) -> str:
         lines += ["## Not tested yet", ""]
         rows = [[claim.cells["claim"], _explain(claim), _link(claim)] for claim in untested]
         lines += _format_table(("claim", "reason", "table"), rows)
-    if absent := [table for table in tables if not claims[table]]:
+    texts = {table: path.read_text() for table in tables if (path := folder / f"{table}.md").exists()}
+    if outdated := [table for table, text in texts.items() if CLAIMS_TITLE in text and not claims[table]]:
+        lines += [f"Tables of an older version, whose claims are not listed: {', '.join(outdated)}.", ""]
+    if absent := [table for table in tables if table not in texts]:
         lines += [f"Tables that are not made yet: {', '.join(absent)}.", ""]
     return "\n".join(lines)
 

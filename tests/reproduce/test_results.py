@@ -127,18 +127,21 @@ def test_the_page_of_claims_has_an_interval_in_every_row_of_its_table(tmp_path: 
     one_seed = ReproduceOptions(views=(2, 4), losses=("pwe", "mv-dhel"))
     reproduce_table("fixed-batch", one_seed, make_idle_runner(runs), tmp_path)
     reproduce_table("principles", ReproduceOptions(), make_idle_runner(runs), tmp_path)
-    (tmp_path / "knn.md").write_text("| claim | verdict | decided by |\n|---|---|---|\n| old | held | margin |\n")
+    old = "| claim | verdict | decided by | numbers |\n|---|---|---|---|\n| old | held | margin | 1 |\n"
+    (tmp_path / "knn.md").write_text(f"**The paper's claims, and whether they held here**\n\n{old}")
     page = format_claims_page(tmp_path, ["table1", "fixed-batch", "principles", "knn", "views"])
     tested, measured, untested = page.split("\n## ")
     best = "| mv-dhel has a better linear probe than pwe (data cifar10, views 2) | held "
     assert f"{best}| +5.00 (to pwe) | +5.00 to +5.00 | 3 | [table1](table1.md) |" in tested
     rows = [line for line in tested.splitlines() if line.endswith("(table1.md) |")]
     assert len(rows) == len(read_claims(tmp_path, "table1")) == 4
-    assert f"Of {len(rows)} claims: 2 held, 0 not held, 2 undecided." in tested
+    assert f"Of {len(rows)} claims with an interval: 2 held, 0 not held, 2 undecided." in tested
     assert "| mv-dhel: P1 yes, P2 yes, 1 terms | held | equal, without tolerance | [principles]" in measured
     assert "| linear probe gets better with more views (cifar10, mv-dhel) | its trials are not finished |" in untested
     assert "(cifar10, pwe) | one seed has no interval | [fixed-batch](fixed-batch.md) |" in untested
-    assert "Tables that are not made yet: knn, views." in untested
+    assert "Tables that are not made yet: views." in untested
+    assert "Tables of an older version, whose claims are not listed: knn." in untested
+    assert "| old |" not in page
 
 
 def test_every_entry_is_a_table_with_valid_options(tmp_path: Path) -> None:

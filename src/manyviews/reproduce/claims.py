@@ -2,8 +2,8 @@
 
 A claim is about a difference, one for each seed, that is positive where it supports the claim. It is decided by the
 mean of the differences and its 95% interval (Student's t): it held if the interval is above zero, it did not hold if
-the interval is below zero, and it is undecided otherwise. A mean that is too small for the table to show decides
-nothing. One seed has no interval.
+the interval is below zero, and it is undecided otherwise. If the claim allows a margin, minus the margin takes the
+place of zero. A mean that is too close to it for the table to show decides nothing. One seed has no interval.
 """
 
 import math
@@ -40,21 +40,25 @@ class PairedDifference:
     """Digits that the table shows."""
     other: str = ""
     """What it is compared with, if a claim makes several comparisons; the least favorable one decides."""
+    threshold: float = 0.0
+    """What the difference must exceed: zero, or minus the margin that the claim allows."""
 
     @classmethod
-    def compute(cls, differences: Collection[float], digits: int, other: str = "") -> "PairedDifference":
+    def compute(
+        cls, differences: Collection[float], digits: int, other: str = "", threshold: float = 0.0
+    ) -> "PairedDifference":
         mean, count = statistics.fmean(differences), len(differences)
         if count == 1:
-            return cls(mean, None, None, count, digits, other)
+            return cls(mean, None, None, count, digits, other, threshold)
         half = T95[min(count - 2, len(T95) - 1)] * statistics.stdev(differences) / math.sqrt(count)
-        return cls(mean, mean - half, mean + half, count, digits, other)
+        return cls(mean, mean - half, mean + half, count, digits, other, threshold)
 
     @property
     def decision(self) -> bool | None:
-        """Whether the difference is positive or negative; None if that is undecided."""
-        if self.low is None or self.high is None or abs(self.mean) <= 10.0**-self.digits:
+        """Whether the difference is above or below the threshold; None if that is undecided."""
+        if self.low is None or self.high is None or abs(self.mean - self.threshold) <= 10.0**-self.digits:
             return None
-        return True if self.low > 0 else False if self.high < 0 else None
+        return True if self.low > self.threshold else False if self.high < self.threshold else None
 
     @property
     def text(self) -> str:
@@ -92,9 +96,13 @@ class Claim:
         return "undecided" if holds is None else "held" if holds else "not held"
 
 
-def find_least_favorable(comparisons: Mapping[str, Collection[float]], digits: int) -> PairedDifference | None:
+def find_least_favorable(
+    comparisons: Mapping[str, Collection[float]], digits: int, threshold: float = 0.0
+) -> PairedDifference | None:
     """Return the comparison that supports a claim least, or None if there is none; each has a difference by seed."""
-    differences = [PairedDifference.compute(values, digits, other) for other, values in comparisons.items() if values]
+    differences = [
+        PairedDifference.compute(values, digits, other, threshold) for other, values in comparisons.items() if values
+    ]
     ranks = {None: 1, False: 0, True: 2}
     return min(differences, key=lambda difference: (ranks[difference.decision], difference.mean), default=None)
 
@@ -141,25 +149,34 @@ def claim_constant(results: Results, metric: str, axis: str, within: float, **co
     """Claim that the metric changes by at most `within` along the axis."""
     kind, series = METRICS[metric], _get_curve(results, metric, axis, coords)
     text = f"{kind.short_name} stays within {within:g} whatever the {axis} ({_format_coordinates(coords)})"
-    rooms = {"": [within - span for span in _compute_span(series).values()]}
-    return Claim(text, _format_curve(series, kind), find_least_favorable(rooms, kind.digits))
+    changes = {"": [-span for span in _compute_span(series).values()]}
+    return Claim(text, _format_curve(series, kind), find_least_favorable(changes, kind.digits, -within))
 
 
 def claim_not_worse(
-    results: Results, metric: str, axis: str, levels: tuple[str, str], margin: float = 0.0, **coords: Any
+    results: Results, metric: str, axis: str, level: str, reference: str, margin: float, **coords: Any
 ) -> Claim:
-    """Claim that the metric is less than `margin` worse at the second level of the axis than at the first.
+    """Claim that the metric at a level of the axis is less than `margin` worse than at the reference level."""
+    return _compare_levels(results, metric, axis, level, reference, margin, coords)
 
-    Without a margin the claim is that it is better.
-    """
+
+def claim_level_better(results: Results, metric: str, axis: str, level: str, reference: str, **coords: Any) -> Claim:
+    """Claim that the metric is better at a level of the axis than at the reference level."""
+    return _compare_levels(results, metric, axis, level, reference, 0.0, coords)
+
+
+def _compare_levels(
+    results: Results, metric: str, axis: str, level: str, reference: str, margin: float, coords: Mapping[str, Any]
+) -> Claim:
     kind = METRICS[metric]
-    scores = {level: results.by_seed(metric, **{axis: level}, **coords) for level in levels}
-    first, second = scores.values()
-    rooms = {"": [margin + kind.sign * (second[seed] - first[seed]) for seed in sorted(first.keys() & second.keys())]}
+    scores = {name: results.by_seed(metric, **{axis: name}, **coords) for name in (level, reference)}
+    own, other = scores.values()
+    differences = {"": [kind.sign * (own[seed] - other[seed]) for seed in sorted(own.keys() & other.keys())]}
     comparison = f"less than {margin:g} worse" if margin else "better"
-    text = f"{kind.short_name} with {axis} {levels[1]} is {comparison} than with {levels[0]}"
-    means = ", ".join(f"{level} {statistics.fmean(s.values()):.{kind.digits}f}" for level, s in scores.items() if s)
-    return Claim(f"{text} ({_format_coordinates(coords)})", means, find_least_favorable(rooms, kind.digits))
+    text = f"{kind.short_name} with {axis} {level} is {comparison} than with {reference}"
+    means = ", ".join(f"{name} {statistics.fmean(s.values()):.{kind.digits}f}" for name, s in scores.items() if s)
+    difference = find_least_favorable(differences, kind.digits, -margin)
+    return Claim(f"{text} ({_format_coordinates(coords)})", means, difference)
 
 
 Scores = dict[int, float]

@@ -92,12 +92,11 @@ class ReproduceOptions:
 
         Absolute paths are shortened to their last part: another machine has other folders.
         """
-        if table in EXPERIMENTS and EXPERIMENTS[table].command:
-            return EXPERIMENTS[table].command
-        words = ["manyviews", "reproduce", table]
+        script = EXPERIMENTS[table].script if table in EXPERIMENTS else ""
+        words = [*(script or "manyviews reproduce").split(), table]
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if value != field.default:
+            if value != field.default and (not script or field.name in ("scale", "seeds")):
                 values = value if isinstance(value, tuple) else () if value is True else (value,)
                 words += ["--" + field.name.replace("_", "-"), *(_strip_folder(str(value)) for value in values)]
         return shlex.join(words)
@@ -183,8 +182,8 @@ class Experiment:
     is_in_paper: bool = True
     settings: str = ""
     """What the trials have in common, where the scale does not say it."""
-    command: str = ""
-    """The command that makes the table. Default: `manyviews reproduce` with the options."""
+    script: str = ""
+    """The command that makes the table, before its name, with --scale and --seeds. Default: `manyviews reproduce`."""
 
     def check_claims(self, results: Results) -> list[Claim]:
         """Compare the paper's claims about the losses of a table with the results, for each dataset."""

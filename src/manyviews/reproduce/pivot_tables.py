@@ -34,14 +34,19 @@ def make_pivot_tables(experiment: Experiment, results: Results, paper: bool) -> 
 
 
 def _make_column_title(parts: Sequence[str], values: Sequence[str]) -> list[str]:
-    """Make the title of a column: numbers are followed by the name of their coordinate.
+    """Make the title of a column: numbers have the name of their coordinate.
 
     Examples:
-        >>> _make_column_title(("data", "views"), ("cifar10", "4"))
-        ['cifar10', '4 views']
+        >>> _make_column_title(("data", "views", "batch"), ("cifar10", "4", "64"))
+        ['cifar10', '4 views', 'batch 64']
     """
-    pairs = zip(parts, values, strict=True)
-    return [f"{value} {part}" if value.replace(".", "").isdigit() else value for part, value in pairs]
+
+    def describe(part: str, value: str) -> str:
+        if not value.replace(".", "").isdigit():
+            return value
+        return f"{value} {part}" if part == "views" else f"{part} {value}"
+
+    return [describe(part, value) for part, value in zip(parts, values, strict=True)]
 
 
 CLAIM_COLUMNS = ("claim", "verdict", "difference", "95% interval", "seeds", "numbers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import product
 
 from manyviews.evaluation import EvaluationConfig
 from manyviews.reproduce.claims import Claim, claim_not_worse
@@ -37,9 +38,9 @@ def make_precision_trials(options: ReproduceOptions) -> Iterator[Trial]:
 
 
 def _make_precision_claims(results: Results, data: Level) -> Iterator[Claim]:
-    for loss in results.list_levels("loss"):
-        if results.mean("linear", data=data, loss=loss, precision=PRECISIONS[0]) is not None:
-            yield claim_not_worse(results, "linear", "precision", PRECISIONS, MARGIN, data=data, loss=loss)
+    for metric, loss in product(("linear", "knn"), results.list_levels("loss")):
+        if results.mean(metric, data=data, loss=loss, precision=PRECISIONS[0]) is not None:
+            yield claim_not_worse(results, metric, "precision", *PRECISIONS[::-1], MARGIN, data=data, loss=loss)
 
 
 PRECISION = Experiment(

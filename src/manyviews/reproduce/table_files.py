@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from manyviews.data import as_path
 from manyviews.reproduce import theorem
 from manyviews.reproduce.claims import Claim
 from manyviews.reproduce.experiments import EXPERIMENTS, ReproduceOptions
@@ -11,7 +12,7 @@ from manyviews.reproduce.pivot_tables import make_claims_table
 from manyviews.reproduce.synergy import SCALE_SETTINGS
 from manyviews.reproduce.synergy_table import describe_skipped
 from manyviews.reproduce.trials import Coordinates, Trial
-from manyviews.training import ConfigError
+from manyviews.training import Config, ConfigError
 from manyviews.utils import Table, write_atomic
 
 ANALYSES = {
@@ -119,6 +120,16 @@ def write_table_files(
     return Outcome(setting, tuple(tables), tuple(claims), tuple(files))
 
 
+def _describe_temperature(config: Config) -> str:
+    """Return the temperature as a number, or "default" if it depends on the data; empty if there is none."""
+    if config.supervised:
+        return ""
+    if config.temperature is None and as_path(config.data) is not None:
+        return "default"
+    temperature = config.with_loss_defaults().temperature
+    return "" if temperature is None else f"{temperature:g}"
+
+
 def _is_in_paper(name: str) -> bool:
     return EXPERIMENTS[name].is_in_paper if name in EXPERIMENTS else name != "synergy"
 
@@ -131,18 +142,18 @@ def _describe_setting(name: str, options: ReproduceOptions, trials: Sequence[Tri
         parts += [SCALE_SETTINGS[options.scale].describe(), *([] if options.losses else [describe_skipped()])]
     if trials:
         parts.append(f"{options.seeds} {'seed' if options.seeds == 1 else 'seeds'}")
-        configs = [trial.config.with_loss_defaults() for trial in trials]
-        kinds: dict[tuple[int | None, int], set[float]] = {}
-        for config in configs:
-            temperatures = kinds.setdefault((config.max_instances, config.epochs), set())
-            if config.temperature is not None and not config.supervised:
-                temperatures.add(config.temperature)
+        kinds: dict[tuple[int | None, int], set[str]] = {}
+        for trial in trials:
+            temperatures = kinds.setdefault((trial.config.max_instances, trial.config.epochs), set())
+            if temperature := _describe_temperature(trial.config):
+                temperatures.add(temperature)
         for (max_instances, epochs), temperatures in sorted(kinds.items(), key=str):
             instances = f"the first {max_instances:,} training instances" if max_instances else "all training instances"
-            used = ", ".join(f"{temperature:g}" for temperature in sorted(temperatures))
+            used = ", ".join(sorted(temperatures))
             parts.append(f"{instances}, {epochs or 'default'} epochs" + (f", temperature {used}" if used else ""))
-        if precisions := {trial.resolved_config.precision for trial in trials} - {"32"}:
-            parts.append(f"precision {', '.join(sorted(precisions))}")
+        precisions = {trial.resolved_config.precision for trial in trials}
+        if precisions != {"32"}:
+            parts.append(f"precision {' and '.join(sorted(precisions))}")
         if EXPERIMENTS[name].has_search:
             parts.append(f"{options.search_trials} search trials for each loss")
         parts.append(

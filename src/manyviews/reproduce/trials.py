@@ -98,14 +98,19 @@ class Trial:
     @property
     def name(self) -> str:
         """The name of the run directory: readable, with a hash of every field that affects the result."""
-        # A temperature equal to the loss's default gives the same name as no temperature.
-        config = self.resolved_config.with_loss_defaults()
+        path = Path(self.resolved_config.data)
+        is_file = as_path(self.resolved_config.data) is not None and path.is_file()
+        config, defaults = self.resolved_config.with_loss_defaults(), Config(precision="32").with_loss_defaults()
+        # A temperature equal to the loss's default gives the same name as no temperature, except for files, whose
+        # default may be another one: that of small sets of sequences.
+        if is_file:
+            config = dataclasses.replace(config, temperature=self.config.temperature)
+            defaults = dataclasses.replace(defaults, temperature=None)
         # Fields with default values are left out, so that a new field does not rename old runs.
-        defaults = Config(precision="32").with_loss_defaults().get_result_fields()
-        fields = {name: value for name, value in config.get_result_fields().items() if value != defaults[name]}
+        default_fields = defaults.get_result_fields()
+        fields = {name: value for name, value in config.get_result_fields().items() if value != default_fields[name]}
         # A file is identified by its content; folders and named datasets, which may be large, by their names.
-        path, is_path = Path(config.data), as_path(config.data) is not None
-        fields["data"] = _hash_file(path, path.stat().st_mtime_ns) if is_path and path.is_file() else config.data
+        fields["data"] = _hash_file(path, path.stat().st_mtime_ns) if is_file else config.data
         kind = "supervised" if config.supervised else config.loss
         stem = re.sub(r"[^\w.-]+", "-", path.stem)
         return f"{stem}-{kind}-{'-'.join(config.views) or 'all'}-{_compute_digest(fields)}"
