@@ -219,7 +219,7 @@ GUIDES = {
         "four photos of an object as views, or four crops of one photo",
         make_object_trials, ("linear", "knn"), ("data", "augmentation"), ("views",), make_object_claims,
         is_in_paper=False, script=SCRIPT,
-        settings="objects of one color or each of its own; weak: --crop-scale 0.8 1 --jitter-strength 0.5, strong: "
+        settings="objects of one color, or each of its own; weak: --crop-scale 0.8 1 --jitter-strength 0.5, strong: "
         "--crop-scale 0.4 1 --jitter-strength 1; the shape of unseen objects is predicted from one photo",
     ),
     "multi-crop": Experiment(

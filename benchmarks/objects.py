@@ -2,8 +2,8 @@
 
     python -m benchmarks.objects FOLDER
 
-An object has one of ten shapes, which is its label, and its own proportions. Its color is its own (`own.csv`), or that
-of all objects (`same.csv`). A photo shows it turned and tilted at random, in random light, in front of a gray
+An object has one of ten shapes, which is its label, and its own proportions. Its color is its own (`own-color.csv`), or
+that of all objects (`one-color.csv`). A photo shows it turned and tilted at random, in random light, in front of a gray
 background. The column `photos` has eight photos of each object that is trained on, the column `photo` the first.
 """
 
@@ -92,7 +92,7 @@ def make_split(objects: int, photos: int, seed: int, colors: str) -> tuple[Tenso
     shape = torch.arange(objects) % len(SHAPES)
     sizes = 0.45 + 0.4 * torch.rand(objects, 2, generator=generator)
     rgb = torch.rand(objects, 3, generator=generator)
-    rgb = rgb if colors == "own" else torch.full_like(rgb, 0.7)
+    rgb = rgb if colors == "own-color" else torch.full_like(rgb, 0.7)
     parts = list(zip(shape.split(100), sizes.split(100), rgb.split(100), strict=True))
     images = [torch.cat([render(*part, generator) for part in parts]) for _ in range(photos)]
     return torch.stack(images, 1), shape
@@ -119,7 +119,7 @@ def write_objects(folder: Path, colors: str) -> Path:
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
-    for colors in ("same", "own"):
+    for colors in ("one-color", "own-color"):
         print(write_objects(folder, colors))
 
 

@@ -68,7 +68,7 @@ ENTRIES = (
     Entry("theorem"),
     Entry("synergy"),
     Entry("emoji", IMAGES, files=("emoji.csv",)),
-    Entry("objects", IMAGES, files=("same.csv", "own.csv")),
+    Entry("objects", IMAGES, files=("one-color.csv", "own-color.csv")),
     Entry("multi-crop", IMAGES),
     Entry("transfer", IMAGES),
     Entry("sensors", files=("synthetic.npz", "watch.npz", "vowels.npz")),

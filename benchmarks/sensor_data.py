@@ -1,6 +1,6 @@
 """Write small sets of sequences as .npz files that `manyviews train --data` and `benchmarks.results` read.
 
-    python benchmarks/sensor_data.py FOLDER
+    python -m benchmarks.sensor_data FOLDER
 
 - `synthetic.npz`: 12 classes of latent movements seen by three sensors (imu, pose, depth) of different noise. Gain,
   offset, speed, delay and dropouts of each sensor are nuisance. 431 training and 430 test sequences.
@@ -105,10 +105,16 @@ def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "synthetic.npz", **make_synthetic())
+    left_out = []
     if find_spec("seglearn"):
         np.savez(folder / "watch.npz", **make_watch())
+    else:
+        left_out.append("watch.npz needs seglearn")
     if (aeon := find_spec("aeon")) and aeon.submodule_search_locations:
         np.savez(folder / "vowels.npz", **make_vowels(Path(aeon.submodule_search_locations[0])))
+    else:
+        left_out.append("vowels.npz needs aeon (pip install --no-deps aeon)")
+    print(f"wrote {folder}", *(f"left out: {reason}" for reason in left_out), sep="\n")
 
 
 if __name__ == "__main__":

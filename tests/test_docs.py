@@ -165,6 +165,19 @@ def test_readme_differences_equal_those_of_the_claims() -> None:
         assert text in readme, f"README should have: {text}"
 
 
+def test_readme_has_the_accuracies_at_the_best_temperature_of_each_loss() -> None:
+    accuracies = {row[1]: row[2].split(" ")[0] for row in table("docs/results/temperature.md", "**linear probe, %**")}
+    search = table("docs/results/temperature.md", "**Search with seed 0")
+    best = {row[1]: row[-1] for row in search}
+    assert best["pvc"] == best["pwe"]
+    text = (
+        f"`pvc` and `pwe-infonce` reach {accuracies['pvc']} and {accuracies['pwe']}% at {best['pvc']}, and "
+        f"`mv-dhel` {accuracies['mv-dhel']}% at {best['mv-dhel']}"
+    )
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert text in readme, f"README should have: {text}"
+
+
 def test_readme_multimodal_results_equal_the_result_tables() -> None:
     page = "docs/results/multimodal.md"
     raw_features = [row[2].removesuffix("% ± 0.0") for row in table(page, "**Baselines")]
@@ -173,7 +186,7 @@ def test_readme_multimodal_results_equal_the_result_tables() -> None:
     expected = [
         ["linear model on raw features", *raw_features],
         ["`mv-dhel`, fused representation", *fused["mv-dhel"]],
-        ["supervised", *supervised["supervised"]],
+        ["supervised head", *supervised["supervised"]],
     ]
     assert_readme_has(expected, "`manyviews reproduce multimodal")
 

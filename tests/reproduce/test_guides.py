@@ -162,11 +162,11 @@ def test_defaults_of_sensors_are_those_of_small_sets_of_sequences(tmp_path: Path
 def test_objects_are_written_as_a_table_of_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, count in (("TRAIN_OBJECTS", 20), ("TEST_OBJECTS", 10), ("PHOTOS", 3)):
         monkeypatch.setattr(objects, name, count)
-    data = mv.load_dataset(str(objects.write_objects(tmp_path, "own")))
+    data = mv.load_dataset(str(objects.write_objects(tmp_path, "own-color")))
     photos, photo = data["train"]["photos"], data["train"]["photo"]
     assert isinstance(photos, Images)
     assert (len(data["train"]), len(data["test"]), sorted(data.class_names)) == (20, 10, sorted(objects.SHAPES))
-    pixels, _ = objects.make_split(20, 3, 1, "own")
+    pixels, _ = objects.make_split(20, 3, 1, "own-color")
     assert torch.equal(photo.show(7), pixels[7, 0])
     assert torch.equal(photos.show(7), pixels[7, 0])
     assert len(photos.sizes) == 60

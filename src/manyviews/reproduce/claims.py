@@ -221,4 +221,5 @@ def _format_curve(series: Mapping[float, Scores], kind: Metric) -> str:
 
 
 def _format_coordinates(coords: Mapping[str, Any]) -> str:
-    return ", ".join(str(value) for value in coords.values())
+    """Format coordinates, numbers with their names."""
+    return ", ".join(value if isinstance(value, str) else f"{name} {value}" for name, value in coords.items())
