@@ -1,7 +1,7 @@
 """Tables of the guides: this library's own questions, as grids of trials like the paper's.
 
-Their files are made by `benchmarks.objects` and `benchmarks.sensor_data`; docs/modalities.md and docs/views.md describe
-them.
+Their files are made by `benchmarks.emoji_data`, `benchmarks.objects` and `benchmarks.sensor_data`; docs/modalities.md
+and docs/views.md describe them.
 """
 
 from __future__ import annotations

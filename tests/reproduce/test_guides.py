@@ -1,10 +1,12 @@
 """Tables of the guides: their trials, metrics and files."""
 
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import objects
+from benchmarks import emoji_data, objects
 from benchmarks.guides import (
     AUGMENTATIONS,
     DEFAULTS,
@@ -170,6 +172,23 @@ def test_objects_are_written_as_a_table_of_photos(tmp_path: Path, monkeypatch: p
     assert torch.equal(photo.show(7), pixels[7, 0])
     assert torch.equal(photos.show(7), pixels[7, 0])
     assert len(photos.sizes) == 60
+
+
+def test_emoji_are_those_with_a_group_and_keep_their_split(tmp_path: Path) -> None:
+    emoji = [
+        {"hexcode": "2764-FE0F", "label": "red heart", "group": 0},
+        {"hexcode": "1F3FB", "label": "light skin tone", "group": 2},
+        {"hexcode": "1F1E6", "label": "regional indicator A"},
+    ]
+    for name, content in (
+        ("en/data.json", emoji),
+        ("meta/groups.json", {"groups": {"0": "smileys", "2": "component"}}),
+    ):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(json.dumps(content))
+    assert emoji_data.list_emoji(tmp_path) == [{"id": "2764", "label": "smileys", "en": "red heart"}]
+    splits = Counter(emoji_data.choose_split(f"{code:x}") for code in range(2000))
+    assert (splits["test"], splits["valid"]) == (pytest.approx(200, abs=40), pytest.approx(200, abs=40))
 
 
 def test_sensor_data_have_aligned_lengths_and_labels(tmp_path: Path) -> None:
