@@ -22,6 +22,34 @@ from manyviews.models import (
 NO_HEAD = MultiViewHead({"": nn.Identity()})
 
 
+@pytest.mark.parametrize("name", ["resnet_small", "resnet18"])
+def test_gradients_of_images_of_few_pixels_are_finite_in_bfloat16(name: str) -> None:
+    """The later stages have one pixel there, where a gradient of oneDNN reads memory that was never written."""
+    encoder = {"resnet_small": resnet_small(width=0.125), "resnet18": resnet18("small", width=0.125)}[name]
+    x = torch.randn(6, 3, 4, 4)
+    expected = encoder(x)
+    for _ in range(3):
+        freed = [torch.full((2**size,), torch.nan) for size in range(8, 20) for _ in range(20)]
+        del freed
+        with torch.autocast("cpu", torch.bfloat16):
+            h = encoder(x)
+        h.float().square().sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
+    assert expected.isfinite().all()
+
+
+def test_images_of_one_pixel_need_no_stride() -> None:
+    block = resnet18("small", width=0.125).layer2[0]
+    for strided in (block.conv1, block.downsample[0]):
+        plain = nn.Conv2d(8, 16, strided.kernel_size, 2, strided.padding, bias=False)
+        plain.load_state_dict(strided.state_dict())
+        for size in (1, 2, 5):
+            x = torch.randn(6, 8, size, size)
+            torch.testing.assert_close(strided(x), plain(x))
+            grads = [torch.autograd.grad(conv(x).square().sum(), conv.weight)[0] for conv in (strided, plain)]
+            torch.testing.assert_close(*grads)
+
+
 def torchvision_names(block: str, blocks: list[int], stem: int) -> dict[str, tuple[int, ...]]:
     """Return names and shapes of torchvision's ResNet parameters, without the classifier."""
     shapes: dict[str, tuple[int, ...]] = {"conv1.weight": (64, 3, stem, stem)}

@@ -541,7 +541,8 @@ def test_multimodal_table_has_baselines_and_subsets(tmp_path: Path) -> None:
     assert outcome.failed == {}
     titles = [table.title for table in outcome.tables]
     assert titles == [
-        "linear probe, %", "mean embedding, %", "supervised head, %", "Baselines: linear probe, or MAE",
+        "linear probe, %", "mean embedding, %", "retrieval by one other modality, R@1, %",
+        "retrieval by all other modalities, R@1, %", "supervised head, %", "Baselines: linear probe, or MAE",
         "Accuracy by subset of modalities: three, mv-dhel",
         "Accuracy by subset of modalities: three, supervised",
     ]  # fmt: skip

@@ -12,8 +12,20 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d
 
 Stem = Literal["imagenet", "small", "small-strided"]
+
+
+class _Conv2d(nn.Conv2d):
+    """A convolution that has no stride on images of one pixel, where it changes nothing.
+
+    The gradient of the weights with a stride is wrong there in oneDNN 3.12, in bfloat16: it reads uninitialized memory.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        stride = (1, 1) if x.shape[2:] == (1, 1) else self.stride
+        return conv2d(x, self.weight, self.bias, stride, self.padding)
 
 
 class BasicBlock(nn.Module):
@@ -21,7 +33,7 @@ class BasicBlock(nn.Module):
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False)
+        self.conv1 = _Conv2d(channels, width, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
@@ -43,7 +55,7 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.conv2 = _Conv2d(width, width, 3, stride, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
@@ -60,7 +72,7 @@ class Bottleneck(nn.Module):
 def _downsample(channels: int, out: int, stride: int) -> nn.Sequential | None:
     if stride == 1 and channels == out:
         return None
-    return nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+    return nn.Sequential(_Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
 
 
 class ResNet(nn.Module):
