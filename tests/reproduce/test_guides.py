@@ -1,8 +1,10 @@
 """Tables of the guides: their trials, metrics and files."""
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,9 +26,9 @@ import manyviews as mv
 from manyviews.data import Images
 from manyviews.evaluation import EvaluationResult
 from manyviews.metrics import ALL_OTHERS, FewLabelScore, RetrievalScore, Score, SubsetScore
-from manyviews.reproduce import EXPERIMENTS, ReproduceOptions
+from manyviews.reproduce import EXPERIMENTS, ReproduceOptions, TrialStore, trials
 from manyviews.reproduce.results import METRICS, Results
-from manyviews.reproduce.trials import Coordinates
+from manyviews.reproduce.trials import Coordinates, run_trial
 from manyviews.training import ConfigError, resolve_task
 
 
@@ -65,12 +67,12 @@ def test_trials_are_valid_and_each_has_its_own_run(name: str, scale: str, tmp_pa
         files.append(tmp_path / f"{stem}.csv")
         files[-1].write_text(stem)
     options = ReproduceOptions(scale=scale, seeds=2, datasets=tuple(map(str, files)))
-    trials = list(GUIDES[name].make_trials(options))
-    for trial in trials:
+    grid = list(GUIDES[name].make_trials(options))
+    for trial in grid:
         trial.config.check()
         assert set(GUIDES[name].rows + GUIDES[name].columns) <= set(trial.coordinates)
-    settings = {trial.coordinates for trial in trials}
-    assert len({trial.name for trial in trials}) == len(trials) == 2 * len(settings)
+    settings = {trial.coordinates for trial in grid}
+    assert len({trial.name for trial in grid}) == len(grid) == 2 * len(settings)
     assert options.format_command(name).startswith(f"python -m benchmarks.results --only {name} ")
     assert str(tmp_path) not in options.format_command(name)
 
@@ -124,6 +126,26 @@ def test_recall_is_the_mean_over_pairs_of_sources_and_targets() -> None:
     }
 
 
+def test_a_trial_may_be_evaluated_on_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = []
+
+    def evaluate(_run: object, data: str | None = None, **_options: object) -> None:
+        evaluated.append(data)
+        raise RuntimeError("stop here")
+
+    monkeypatch.setattr(trials, "train", lambda *_args, **_options: SimpleNamespace(path=tmp_path))
+    monkeypatch.setattr(trials.Run, "open", lambda path: path)
+    monkeypatch.setattr(trials, "evaluate", evaluate)
+    (transfer,) = GUIDES["transfer"].make_trials(ReproduceOptions())
+    own = dataclasses.replace(transfer, eval_data="")
+    for trial in (transfer, own):
+        with pytest.raises(RuntimeError, match="stop here"):
+            run_trial(trial.to_spec(TrialStore(tmp_path)))
+    assert evaluated == ["cifar10", None]
+    assert transfer.name == own.name
+    assert transfer.result_filename != own.result_filename
+
+
 def test_few_labels_are_the_mean_over_subsets_of_them() -> None:
     few = {"0.01": FewLabelScore(500, (0.4, 0.5))}
     result = EvaluationResult("0.2", "a", "a", "test", scores={"trained": Score(linear=0.5, few_label=few)})
@@ -154,9 +176,9 @@ def test_defaults_of_sensors_are_those_of_small_sets_of_sequences(tmp_path: Path
     )
     (tmp_path / "a.csv").write_text("a")
     options = ReproduceOptions(datasets=(str(tmp_path / "a.csv"),))
-    trials = {str(trial.coordinates["setting"]): trial.config for trial in GUIDES["sensors"].make_trials(options)}
-    assert list(trials) == list(SENSOR_SETTINGS)
-    resolved = {name: resolve_task(config, data, 1).config for name, config in trials.items()}
+    configs = {str(trial.coordinates["setting"]): trial.config for trial in GUIDES["sensors"].make_trials(options)}
+    assert list(configs) == list(SENSOR_SETTINGS)
+    resolved = {name: resolve_task(config, data, 1).config for name, config in configs.items()}
     chosen = {name: (config.temperature, config.hidden_dim) for name, config in resolved.items()}
     assert (chosen["defaults"], chosen["defaults of version 0.1"]) == ((0.2, 64), (0.5, 128))
 

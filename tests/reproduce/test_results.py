@@ -113,7 +113,10 @@ def test_precision_compares_the_same_trials_in_two_precisions() -> None:
             }
             for trial in trials
         }
-        return {claim.verdict for claim in experiment.check_claims(Results(values))}
+        claims = experiment.check_claims(Results(values))
+        # The difference itself, without the margin.
+        assert {claim.difference.mean for claim in claims if claim.difference} == {-loss_of_accuracy}
+        return {claim.verdict for claim in claims}
 
     assert (decide(0.5), decide(1.5), decide(-2.0)) == ({"held"}, {"not held"}, {"held"})
 
